@@ -12,7 +12,7 @@ from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
 from support.servers.rabbitmq import RabbitMq
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_tasks.app import make_app
@@ -52,7 +52,7 @@ async def test_a_restart_loses_no_call(
             patient = asyncio.create_task(fleet.call_many([ECHO] * 20, owner))
             await asyncio.sleep(0)
         after = await patient
-        results = [await handle.result(60) for handle in handles]
+        results = [await handle.result(3 * PATIENCE_SECONDS) for handle in handles]
 
     assert {(result.error_code, result.effect_state, result.retryable) for result in refused} == {
         ("fleet_unavailable", "none", True)
@@ -85,7 +85,7 @@ async def test_what_runs_goes_on_while_the_broker_is_away(
         handle = await fleet.submit(NAP, owner, timeout=60)
         await wait_until(lambda: owls.running, "it runs")
         async with broker.away(at_once=True):
-            result = await asyncio.wait_for(handle.result(), 30)
+            result = await asyncio.wait_for(handle.result(), 2 * PATIENCE_SECONDS)
         after = await fleet.call(ECHO, owner)
 
     assert (result.success, after.success) == (True, True), worker.said()
@@ -99,7 +99,7 @@ async def test_no_event_waits_for_the_broker(bed: TestBed, broker: RabbitMq) -> 
         dispatcher = app.events.Dispatcher(connection, hostname="owl", buffer_group=["task"])
         dispatcher.send("worker-online", retry=True)
         async with broker.away(at_once=True):
-            await asyncio.wait_for(asyncio.to_thread(dispatcher.send, "worker-heartbeat", retry=True), 10)
+            await asyncio.wait_for(asyncio.to_thread(dispatcher.send, "worker-heartbeat", retry=True), PATIENCE_SECONDS)
         kept = [event["type"] for event, _ in dispatcher._outbound_buffer]
 
     assert kept == ["worker-heartbeat"]
@@ -126,8 +126,8 @@ async def test_a_frozen_broker_blocks_nobody(
         await fleet.submit(ECHO, owner, timeout=1)
     with broker.frozen():
         async with ticking() as gaps:
-            result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=2), 15)
-            many = await asyncio.wait_for(fleet.call_many([ECHO] * 50, owner, timeout=1), 15)
+            result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=2), PATIENCE_SECONDS)
+            many = await asyncio.wait_for(fleet.call_many([ECHO] * 50, owner, timeout=1), PATIENCE_SECONDS)
 
     assert result.error_code in {"fleet_unavailable", "expired"}  # whichever of the two is known first
     assert result.effect_state == "none"
@@ -177,7 +177,7 @@ async def test_a_broker_that_turns_us_away_is_named(
     """The call's result says why it was not sent, and tells no password."""
     head, _, tail = broker.url.rpartition(known)
     async with ToolFleet(settings=bed.settings.model_copy(update={"broker_url": head + wrong + tail})) as fleet:
-        result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=15), 20)
+        result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=15), PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state, result.retryable) == ("fleet_unavailable", "none", True)
     assert reason in str(result.error)

@@ -15,7 +15,7 @@ from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.servers.rabbitmq import RabbitMq
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.directory.entries import ModuleEntry
@@ -70,7 +70,7 @@ async def test_a_running_call_can_be_cancelled(fleet: ToolFleet, owner: Caller, 
     await wait_until(lambda: owls.running, "the module has the call")
     assert await handle.status() == "running"
     await handle.cancel()
-    result = await handle.result(10)
+    result = await handle.result(PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
     await wait_until(lambda: owls.interrupted, "the module has seen the caller hang up")
@@ -104,7 +104,7 @@ async def test_each_call_has_its_audit_line(fleet: ToolFleet, owner: Caller, bed
     results = [await fleet.call(call, owner) for call in (ECHO, ToolCall(tool_name="owls.nothing"))]
     ids = [result.audit.call_id for result in results if result.audit]
     found, lines = dict[str, str](), list[dict[str, Any]]()
-    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis, asyncio.timeout(10):
+    async with Redis.from_url(bed.redis_url, decode_responses=True) as redis, asyncio.timeout(PATIENCE_SECONDS):
         while len(found) < 2:  # that of the refused one is not waited for
             entries: Any = await redis.xrange("toolfleet:audit")
             written = [json.loads(entry["line"]) for _, entry in entries]

@@ -18,7 +18,7 @@ from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq
 from support.streams.tcp_proxy import TcpProxy, tcp_proxy
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import beat_command
@@ -83,7 +83,7 @@ async def test_nobody_waits_for_an_answer_about_prefetching(broker: RabbitMq, pr
             Producer(channel).publish({"number": number}, routing_key=queue.name)
         proxy.hold()
         setting = asyncio.create_task(asyncio.to_thread(channel.basic_qos, 0, bound, True))
-        done, _ = await asyncio.wait([setting], timeout=10)
+        done, _ = await asyncio.wait([setting], timeout=PATIENCE_SECONDS)
         proxy.release()
         await setting
         with Consumer(channel, [queue], callbacks=[lambda _, message: taken.append(message)]):
@@ -107,7 +107,7 @@ async def test_half_a_frame_stops_no_worker(
         await wait_until(lambda: owls.running, "it runs")
         proxy.hold(there=False, after_bytes=1000)
         waiting = await fleet.submit(large, owner, timeout=FOUND_SECONDS)
-        ended = await running.result(20)
+        ended = await running.result(PATIENCE_SECONDS)
         proxy.release()
         after = await waiting.result()
 
@@ -141,7 +141,7 @@ async def test_a_worker_ends_though_nobody_answers_its_goodbye(
         assert (await fleet.call(ECHO, owner)).success
         proxy.hold()
         worker.send_signal(signal.SIGTERM)
-        code = await asyncio.to_thread(worker.wait, seconds=30)
+        code = await asyncio.to_thread(worker.wait, seconds=2 * PATIENCE_SECONDS)
 
     assert code == 0, worker.said()
 
@@ -169,7 +169,7 @@ async def test_no_publish_outlasts_its_call(
         async with agent_behind(bed, broker, proxy) as fleet:
             assert all(result.success for result in await fleet.call_many([ECHO] * 8, owner))
             proxy.hold()
-            results = await asyncio.wait_for(fleet.call_many([ECHO] * 20, owner, timeout=1), 10)
+            results = await asyncio.wait_for(fleet.call_many([ECHO] * 20, owner, timeout=1), PATIENCE_SECONDS)
             proxy.go_deaf()
             proxy.release()
             after = await fleet.call_many([ECHO] * 8, owner, timeout=FOUND_SECONDS)
@@ -186,5 +186,5 @@ async def test_beat_leaves_a_connection_that_says_nothing(bed: TestBed, broker: 
         await wait_until(lambda: broker.kept().get(CONTROL), "beat sends something")
         proxy.go_deaf()
         broker.purge(CONTROL)
-        await wait_until(lambda: broker.waiting(CONTROL), "beat sends again", seconds=30)
+        await wait_until(lambda: broker.waiting(CONTROL), "beat sends again", seconds=2 * PATIENCE_SECONDS)
     broker.purge(CONTROL)

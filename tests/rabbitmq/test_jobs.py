@@ -55,7 +55,7 @@ async def test_killed_workers_cost_no_job_and_double_none(bed: TestBed, works: W
     """Each job's start is made at most once, each end is told once, and the call of each end that is good is made once."""
     here, ids = Conversation(conversation_id="c"), list[str]()
     with program(bed, beat_command(), "beat", ready="beat: Starting"):
-        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(60):
+        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(3 * PATIENCE_SECONDS):
             with bed.worker() as worker:
                 for _ in range(JOBS):
                     wishes = ["resume_conversation", SHIP]

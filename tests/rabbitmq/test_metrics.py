@@ -15,7 +15,7 @@ from support.metrics.prometheus import ALERTS, families_in, needs_prometheus, pa
 from support.metrics.scraping import names_in, scrape, sum_of
 from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry import metric_families
@@ -108,10 +108,12 @@ async def test_while_rabbitmq_is_away_a_scrape_says_so_and_not_of_redis(metered:
 async def test_a_frozen_rabbitmq_holds_up_no_scrape(metered: MeteredFleet) -> None:
     """It takes connections and says nothing: scrapes come in time, and go on when it moves again."""
     with metered.broker.frozen():
-        await wait_until(lambda: metered.says("toolfleet_broker_up") == 0, "it does not answer", seconds=30)
+        await wait_until(
+            lambda: metered.says("toolfleet_broker_up") == 0, "it does not answer", seconds=2 * PATIENCE_SECONDS
+        )
         said = scrape(metered.port, seconds=5)  # Prometheus gives a scrape ten
         assert (sum_of(said, "toolfleet_redis_up"), sum_of(said, "toolfleet_broker_up")) == (1, 0)
-    await wait_until(lambda: metered.says("toolfleet_broker_up") == 1, "it answers again", seconds=30)
+    await wait_until(lambda: metered.says("toolfleet_broker_up") == 1, "it answers again", seconds=2 * PATIENCE_SECONDS)
 
 
 async def test_readings_share_a_connection_which_is_made_anew_when_it_was_closed(metered: MeteredFleet) -> None:
@@ -146,5 +148,7 @@ async def test_every_query_has_series_but_for_what_rabbitmq_does_not_tell(
             def states() -> dict[str, str]:
                 return {rule["name"]: rule["state"] for rule in server.rules()}
 
-            await wait_until(lambda: states()["ToolfleetBrokerAway"] == "pending", "it is found", seconds=30)
+            await wait_until(
+                lambda: states()["ToolfleetBrokerAway"] == "pending", "it is found", seconds=2 * PATIENCE_SECONDS
+            )
             assert states()["ToolfleetRedisAway"] == "inactive"

@@ -16,7 +16,7 @@ from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from support.up import toolfleet
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, QueueOverview, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -63,7 +63,7 @@ async def fleet(bed: TestBed, gateway: KeyedGateway, owls: ModuleServer) -> Asyn
         async def is_empty() -> bool:
             return (await queue_of(fleet)).is_empty
 
-        await wait_until_answered(is_empty, "nothing is left", seconds=20)
+        await wait_until_answered(is_empty, "nothing is left")
 
 
 async def command(bed: TestBed, *words: str, key: str = "") -> tuple[int, str]:
@@ -82,7 +82,7 @@ async def until(fleet: ToolFleet, state: str, waiting: int) -> None:
         one = await queue_of(fleet)
         return (one.state, one.waiting) == (state, waiting)
 
-    await wait_until_answered(is_so, f"{waiting} calls wait in a queue that is {state}", seconds=20)
+    await wait_until_answered(is_so, f"{waiting} calls wait in a queue that is {state}")
 
 
 async def submit(fleet: ToolFleet, count: int) -> list[asyncio.Task[bool]]:
@@ -122,7 +122,7 @@ async def test_a_command_waits_until_a_draining_queue_is_empty(
         ]
         code, said = await command(bed, "queues", "drain", "owls", "--wait", "40", *reach, key=key)
         assert (code, len(owls.calls("nap_once")), owls.running) == (0, 6, 0), said
-        assert [(await nap.result(1)).success for nap in naps] == [True] * 6
+        assert [(await nap.result(PATIENCE_SECONDS)).success for nap in naps] == [True] * 6
         await fleet.queues.resume("owls")
 
 
@@ -203,11 +203,11 @@ async def test_a_removed_module_stays_listed_and_what_waits_there_is_ended(bed: 
         known_at = time.monotonic() + KNOWN_SECONDS
         await wait_until(lambda: time.monotonic() > known_at, "workers know that it is removed")
         await fleet.queues.resume("larks")
-        result = await late.result(30)
+        result = await late.result(2 * PATIENCE_SECONDS)
         assert (result.error_code, result.effect_state, larks.requests) == ("unknown_module", "none", [])
 
     async def is_served() -> bool:
         one = await queue_of(fleet, "larks")
         return (one.state, one.waiting, one.held, one.workers) == ("open", 0, 0, 1)
 
-    await wait_until_answered(is_served, "its queue is empty, and served", seconds=20)
+    await wait_until_answered(is_served, "its queue is empty, and served")

@@ -39,7 +39,9 @@ async def test_backlog_and_share_are_bounded(few: TestBed) -> None:
         assert not await redis.exists(few.settings.keys.caller_limit("fast", "bob"))
         with few.worker():
             served = [handle for handle in handles if handle not in busy]
-            results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in served)), 30)
+            results = await asyncio.wait_for(
+                asyncio.gather(*(handle.result() for handle in served)), 2 * PATIENCE_SECONDS
+            )
             give_up_at = time.monotonic() + 10
             while not (again := await fleet.call(ECHO, BOB, timeout=20)).success:
                 assert (again.error_code, again.retry_after_seconds) == ("busy", 1)
@@ -105,5 +107,5 @@ async def test_a_module_that_no_worker_serves_turns_calls_away(bed: TestBed) -> 
         assert "no worker serves the module 'owls'" in str((await fleet.call(ECHO, ADA, timeout=20)).error)
         waiting = await fleet.submit(ECHO, ADA, timeout=60, waits_for_worker=True)
         with bed.worker():
-            assert (await waiting.result(30)).success
+            assert (await waiting.result(2 * PATIENCE_SECONDS)).success
             assert (await fleet.call(ECHO, ADA, timeout=20)).success

@@ -39,7 +39,7 @@ async def until(fleet: ToolFleet, state: str, *waiting: int) -> None:
             return False
         return one.state == state and one.waiting in waiting
 
-    await wait_until_answered(is_so, f"{waiting} calls wait in a queue that is {state}", seconds=30)
+    await wait_until_answered(is_so, f"{waiting} calls wait in a queue that is {state}", seconds=2 * PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)
@@ -59,18 +59,18 @@ async def test_calls_that_were_fetched_are_not_begun(
         fetched = [await fleet.submit(nap(0), owner, timeout=90) for _ in range(5)]
         await fleet.queues.pause("owls")
         later = [await fleet.submit(nap(0), owner, timeout=90) for _ in range(5)]
-        assert (await running.result(30)).success
+        assert (await running.result(2 * PATIENCE_SECONDS)).success
 
         async def all_wait() -> bool:
             one = await queue_of_owls(fleet)
             return (one.state, one.waiting) == ("paused", 10)
 
-        await wait_until_answered(all_wait, "all are back in their queue", seconds=20)
+        await wait_until_answered(all_wait, "all are back in their queue")
         with bed.worker():
-            await wait_until_answered(all_wait, "nobody takes them", seconds=20)
+            await wait_until_answered(all_wait, "nobody takes them")
             assert len(owls.calls("nap_once")) == 1
             await fleet.queues.resume("owls")
-            assert [(await each.result(60)).success for each in (*fetched, *later)] == [True] * 10
+            assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in (*fetched, *later)] == [True] * 10
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
 
 
@@ -152,7 +152,7 @@ async def test_what_reaches_a_worker_before_it_knows_goes_back(
             await until(fleet, "paused", 8)
             assert len(owls.calls("nap_once")) == begun, worker.said()
             await fleet.queues.resume("owls")
-            assert [(await each.result(60)).success for each in calls] == [True] * 8
+            assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in calls] == [True] * 8
     counted = Counter(owls.call_ids("nap_once"))
     assert (len(counted), set(counted.values())) == (41, {1})
 
@@ -171,8 +171,8 @@ async def test_a_worker_that_is_killed_loses_nothing_that_waits(
         await until(fleet, "paused", 11)
         assert len(owls.calls("nap_once")) == 1
         await fleet.queues.resume("owls")
-        assert [(await each.result(60)).success for each in waiting] == [True] * 10
-        assert (await running.result(60)).effect_state == "unknown"
+        assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in waiting] == [True] * 10
+        assert (await running.result(3 * PATIENCE_SECONDS)).effect_state == "unknown"
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
 
 
@@ -186,14 +186,18 @@ async def test_a_pause_outlives_a_rabbitmq_that_is_started_again(
         await fleet.queues.pause("owls")
         waiting = [await fleet.submit(nap(0), OWNER, timeout=120) for _ in range(5)]
         async with broker.away():
-            await wait_until(lambda: "worker_waits_for_broker" in worker.said(), "the worker has lost it", seconds=60)
+            await wait_until(
+                lambda: "worker_waits_for_broker" in worker.said(),
+                "the worker has lost it",
+                seconds=3 * PATIENCE_SECONDS,
+            )
             let_go()
-            assert (await running.result(60)).success
+            assert (await running.result(3 * PATIENCE_SECONDS)).success
         with bed.worker():
             await until(fleet, "paused", 5, 6)  # with the message of the call that has ended meanwhile, or without
             assert len(owls.calls("nap_once")) == 1, worker.said()
             await fleet.queues.resume("owls")
-            assert [(await each.result(60)).success for each in waiting] == [True] * 5
+            assert [(await each.result(3 * PATIENCE_SECONDS)).success for each in waiting] == [True] * 5
             (after,) = await fleet.queues.drain("owls", wait_seconds=20)
     assert after.state == "drained"
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}

@@ -9,7 +9,7 @@ import pytest
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import READY
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of, worker_command
@@ -63,8 +63,8 @@ async def test_a_queued_call_can_be_cancelled(
         queued = await fleet.submit(ECHO, owner)
         await queued.cancel()
 
-        assert (await running.result(20)).success
-        assert (await queued.result(20)).error_code == "cancelled"
+        assert (await running.result(PATIENCE_SECONDS)).success
+        assert (await queued.result(PATIENCE_SECONDS)).error_code == "cancelled"
     assert owls.calls("echo") == []
 
 
@@ -79,7 +79,7 @@ async def test_a_killed_workers_calls_go_to_another(
         await wait_until(lambda: owls.running == 2, "the worker is busy")
         with program(bed, [*worker_command("all"), "--hostname=second@%h"], "second", ready=READY):
             doomed.send_signal(signal.SIGKILL)
-            results = [await handle.result(30) for handle in handles]
+            results = [await handle.result(2 * PATIENCE_SECONDS) for handle in handles]
 
     assert [result.success for result in results] == [True] * 5
     assert len(owls.calls("nap")) <= 7

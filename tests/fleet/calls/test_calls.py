@@ -191,7 +191,7 @@ async def test_a_running_call_can_be_cancelled(fleet: ToolFleet, owner: Caller, 
     await wait_until(lambda: owls.running, "the module has the call")
     assert await handle.status() == "running"
     await handle.cancel()
-    result = await handle.result(10)
+    result = await handle.result(PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
     await wait_until(lambda: owls.interrupted, "the module has seen the caller hang up")
@@ -282,7 +282,7 @@ def test_programs_without_a_loop_have_the_same(bed: TestBed, worker: WorkerProce
         assert fleet.call(versioned, owner).error_code == "version_mismatch"
         assert [result.result for result in fleet.call_many([call("echo", a=2)], owner)] == [{"a": 2}]
         handle = fleet.submit(call("nap", seconds=0), owner)
-        assert handle.result(10).success
+        assert handle.result(PATIENCE_SECONDS).success
         assert handle.status() == "done"
 
 

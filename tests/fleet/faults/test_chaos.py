@@ -11,6 +11,7 @@ import pytest
 from chaos.faults.faults import kinds_of
 from chaos.plan import Plan
 from support.servers.rabbitmq import is_installed
+from support.waiting import PATIENCE_SECONDS
 from support.worker_process import TESTS
 
 # A run bounds itself to its minutes; this is for a run that does not.
@@ -50,6 +51,6 @@ def _run(options: str, minutes: float, folder: Path) -> None:
             said, _ = run.communicate(timeout=minutes * 60 + _MARGIN_SECONDS)
         except subprocess.TimeoutExpired:
             run.send_signal(signal.SIGTERM)  # it ends what it has started
-            said, _ = run.communicate(timeout=20)
+            said, _ = run.communicate(timeout=PATIENCE_SECONDS)
 
     assert run.returncode == 0, said

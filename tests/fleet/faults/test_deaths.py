@@ -13,7 +13,7 @@ import pytest
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 
 SAID = "two workers have died with the call in their hands"
@@ -51,10 +51,10 @@ async def test_two_killed_workers_are_enough(bed: TestBed, fleet: ToolFleet, owl
     handle = await fleet.submit(ToolCall(tool_name="owls.hang"), owner, timeout=110)
     for number in (1, 2):
         with bed.worker() as worker:
-            await wait_until(lambda: len(owls.requests) == number, "the module has it", seconds=30)  # noqa: B023 - awaited
+            await wait_until(lambda: len(owls.requests) == number, "the module has it", seconds=2 * PATIENCE_SECONDS)  # noqa: B023 - awaited
             worker.send_signal(signal.SIGKILL)
     with bed.worker():
-        result = await handle.result(60)
+        result = await handle.result(3 * PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state, result.retryable) == ("outcome_unknown", "unknown", False)
     assert len(owls.requests) == 2

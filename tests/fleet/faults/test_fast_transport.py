@@ -18,7 +18,7 @@ from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, holding, serve
 from support.streams.tcp_proxy import tcp_proxy
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import READY
 from toolfleet_cli.local.environment import worker_command
 from toolfleet_cli.local.redis_server import held_port, redis_server
@@ -190,7 +190,7 @@ def test_connections_that_break_all_the_time_repeat_no_call(
             one.cut_connections(calls.redis)
             two.cut_connections(calls.redis)
 
-        assert all(calls.succeeded(*ids, seconds=30)), one.said()
+        assert all(calls.succeeded(*ids, seconds=2 * PATIENCE_SECONDS)), one.said()
         nothing_is_left(calls)
         assert "leases_lost" not in one.said() + two.said()
         assert "Traceback" not in one.said() + two.said()
@@ -453,7 +453,7 @@ def test_a_worker_ends_without_redis(owls: ModuleServer, tmp_path: Path) -> None
         wait_until_sync(lambda: "redis_line_away" in worker.said(), "it was noticed")
         worker.send_signal(signal.SIGTERM)
 
-        worker.wait(seconds=45)
+        worker.wait(seconds=3 * PATIENCE_SECONDS)
         assert "Traceback" not in worker.said()
 
 

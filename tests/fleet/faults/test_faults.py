@@ -124,7 +124,7 @@ async def test_sigterm_loses_no_running_call(bed: TestBed, fleet: ToolFleet, own
         handles = [await fleet.submit(nap, owner) for _ in range(100)]
         await wait_until(lambda: owls.running == 100, "the module has the calls")
         worker.send_signal(signal.SIGTERM)
-        results = [await handle.result(30) for handle in handles]
+        results = [await handle.result(2 * PATIENCE_SECONDS) for handle in handles]
         assert await asyncio.to_thread(worker.wait) == 0
     async with Redis.from_url(bed.redis_url) as redis:
         left = [await redis.llen("tools.owls"), await redis.hlen("unacked")]

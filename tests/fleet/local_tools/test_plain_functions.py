@@ -11,7 +11,7 @@ import pytest
 
 from support.fleet import TestBed, local_tools_known, own_bed
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_tasks.calls.handle import CallHandle
 
@@ -85,7 +85,7 @@ async def test_a_worker_that_is_killed_leaves_an_honest_end(mortal: TestBed, jou
             worker.send_signal(signal.SIGKILL)
             go(journal)
             with mortal.worker(env=ENV):
-                first, second = await unknown.result(60), await reading.result(60)
+                first, second = await unknown.result(3 * PATIENCE_SECONDS), await reading.result(3 * PATIENCE_SECONDS)
 
     assert (first.error_code, first.effect_state) == ("outcome_unknown", "unknown")
     assert (second.success, second.result) == (True, "held")
@@ -96,7 +96,7 @@ async def test_a_deadline_ends_a_call_whose_function_goes_on(mortal: TestBed, jo
     """The worker's other calls are not held up, it ends though the thread is taken, and nothing of the call comes twice."""
     with mortal.worker(env=ENV) as worker:
         async with opened(mortal) as fleet:
-            late = await (await submit(fleet, "local.hold", journal, timeout=4)).result(30)
+            late = await (await submit(fleet, "local.hold", journal, timeout=4)).result(2 * PATIENCE_SECONDS)
             assert (late.success, late.effect_state, late.retryable) == (False, "unknown", False)
             assert late.error_code in {"timed_out", "outcome_unknown"}
             assert (await call(fleet, "local.quick")).result == "here"
@@ -113,11 +113,11 @@ async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, 
     await wait_until(lambda: words(journal) == ["began"] * THREADS, "all threads are taken")
     late = await submit(fleet, "local.hold", journal, timeout=4)
     waiting = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
-    result = await late.result(30)
+    result = await late.result(2 * PATIENCE_SECONDS)
     assert (result.error_code, result.effect_state, result.retryable) == ("busy", "none", True)
     assert result.audit.attempts == 1, "it was not tried again with no time to run"
     assert (await call(fleet, "local.quick")).success
 
     go(journal)
-    assert [(await each.result(30)).result for each in running + waiting] == ["held"] * 2 * THREADS
+    assert [(await each.result(2 * PATIENCE_SECONDS)).result for each in running + waiting] == ["held"] * 2 * THREADS
     assert words(journal).count("began") == 2 * THREADS

@@ -11,7 +11,7 @@ from aiohttp import web
 from support.fleet import TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.owls import echo
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -56,7 +56,7 @@ async def test_a_thousand_trickling_calls_delay_no_other_module(tmp_path: Path) 
                 trickling = [
                     await fleet.submit(hold, callers[number % USERS], timeout=60) for number in range(TRICKLING)
                 ]
-                await wait_until(lambda: trickle.count == TRICKLING, "all slots trickle", seconds=30)
+                await wait_until(lambda: trickle.count == TRICKLING, "all slots trickle", seconds=2 * PATIENCE_SECONDS)
                 for _ in range(ECHOES):
                     began_at = time.monotonic()
                     assert (await fleet.call(call, ADA, timeout=40)).success

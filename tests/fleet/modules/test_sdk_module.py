@@ -92,7 +92,7 @@ async def test_a_second_attempt_joins_what_the_first_began(tmp_path: Path, owner
                 doomed.send_signal(signal.SIGKILL)
             with bed.worker():
                 (tmp_path / "go").touch()
-                result = await handle.result(30)
+                result = await handle.result(2 * PATIENCE_SECONDS)
 
     assert result.result == "a", result
     assert journal(tmp_path) == ["a"]
@@ -101,7 +101,7 @@ async def test_a_second_attempt_joins_what_the_first_began(tmp_path: Path, owner
 async def test_progress_reaches_the_caller(bed: TestBed, folder: Path, owner: Caller) -> None:
     """From `context.progress` through the worker, while the tool is still at it."""
     read = ToolCall(tool_name="owls.read", arguments={"name": "read", "wait": True})
-    async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(30):
+    async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(2 * PATIENCE_SECONDS):
         handle = await fleet.submit(read, owner, timeout=20)
         heard = []
         async for progress in handle.progress():

@@ -51,7 +51,7 @@ def naming(version: str) -> ToolCall:
 
 async def until_in_effect(fleet: ToolFleet, caller: Caller, version: str) -> None:
     """Wait until this agent has heard of it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
         while version not in {tool.version for tool in await fleet.tools(caller)}:
             await fleet.modules.refresh()
 

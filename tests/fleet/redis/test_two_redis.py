@@ -56,7 +56,7 @@ async def test_a_running_call_can_be_cancelled(fleet: ToolFleet, owner: Caller, 
     await wait_until(lambda: owls.running, "the module has the call")
     await handle.cancel()
 
-    assert (await handle.result(10)).error_code == "cancelled"
+    assert (await handle.result(PATIENCE_SECONDS)).error_code == "cancelled"
 
 
 async def test_without_its_broker_nothing_is_published(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:

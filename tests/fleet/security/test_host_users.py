@@ -16,7 +16,7 @@ import pytest
 from support.command import call
 from support.hosts import spy
 from support.up import COMMAND, Up, leave_nothing, up
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_modules.hosts import guard
 from toolfleet_modules.hosts.child_process import Fence
 
@@ -179,7 +179,9 @@ def test_a_fleet_of_another_user_hides_its_key_and_says_what_it_cannot_hide(tmp_
         )
     fleet = Up(tmp_path, process, output)
     try:
-        wait_until_sync(lambda: "The fleet is up." in fleet.said(), f"it is up\n{fleet.said()}", seconds=90)
+        wait_until_sync(
+            lambda: "The fleet is up." in fleet.said(), f"it is up\n{fleet.said()}", seconds=4 * PATIENCE_SECONDS
+        )
         watched = Watched(fleet, words | {"key": key})
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TOOLFLEET_SIGNING_KEY", key)

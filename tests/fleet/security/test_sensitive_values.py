@@ -155,7 +155,7 @@ def flower_url(bed: TestBed) -> Iterator[str]:
 @pytest.fixture
 async def watched(bed: TestBed, worker: WorkerProcess, flower_url: str) -> AsyncIterator[Watched]:
     async with (
-        httpx.AsyncClient(base_url=flower_url, timeout=10, verify=PLAIN) as flower,
+        httpx.AsyncClient(base_url=flower_url, timeout=PATIENCE_SECONDS, verify=PLAIN) as flower,
         Redis.from_url(bed.redis_url) as redis,
     ):
         watched = Watched(bed, worker, flower, redis)

@@ -227,7 +227,9 @@ async def test_celerys_own_readers_find_the_text(agent: ToolFleet, signed: TestB
     result = await agent.call(ToolCall(tool_name="owls.echo", arguments={"n": 2}), owner)
     app = make_app(signed.settings)
     try:
-        text = await asyncio.to_thread(lambda: app.AsyncResult(result.audit and result.audit.call_id).get(timeout=10))
+        text = await asyncio.to_thread(
+            lambda: app.AsyncResult(result.audit and result.audit.call_id).get(timeout=PATIENCE_SECONDS)
+        )
     finally:
         app.close()
 

@@ -16,7 +16,7 @@ from support.hosts.host_process import folder_host_process
 from support.modules.listed_modules import until_listed
 from support.traces.agent_program import ANN, SPAN, TracedAgent, traced_agent
 from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Approver, ListedApproval, ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of
@@ -154,7 +154,9 @@ def test_the_steps_of_a_round_are_in_one_trace(
     with Redis.from_url(traced_bed.redis_url) as redis, program(traced_bed, beat_command(), "beat", ready=BEAT):
         said = agent.start_rounds("owls.read", "0 0 1 1 *", never)
         for count in (1, 2):
-            wait_until_sync(lambda: _rests(redis, said["result"]), "it waits for the new year", seconds=30)
+            wait_until_sync(
+                lambda: _rests(redis, said["result"]), "it waits for the new year", seconds=2 * PATIENCE_SECONDS
+            )
             _make_due(redis, said["result"])
             collector.wait(lambda: _rounds(collector, said["result"]) == count, f"{count} rounds of steps")  # noqa: B023 - over before the next
     steps = _steps(collector, said["result"])

@@ -11,7 +11,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.traces.agent_program import traced_agent
 from support.traces.otlp_receiver import OtlpReceiver
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.spans import attempt_span_id
 
@@ -93,9 +93,9 @@ def test_a_collector_that_does_not_answer_costs_no_call(
     agents = {**environment_of(traced_bed.settings), **exporting}
     with traced_bed.worker(env=exporting) as worker, traced_agent(agents) as agent:
         ends = [agent.call("owls.read", name=f"{collector_is} {number}") for number in range(20)]
-        assert agent.leave(seconds=30) == 0
+        assert agent.leave(seconds=2 * PATIENCE_SECONDS) == 0
         worker.send_signal(signal.SIGTERM)
-        code = worker.wait(seconds=30)
+        code = worker.wait(seconds=2 * PATIENCE_SECONDS)
 
     assert all(said["success"] for said in ends)
     assert code == 0
