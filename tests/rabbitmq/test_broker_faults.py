@@ -1,7 +1,6 @@
 """RabbitMQ is ended, restarted or frozen: each call ends in one clear result, and nothing hangs."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +9,7 @@ import pytest
 
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
+from support.pace import note_gaps
 from support.processes import next_line, python_program
 from support.servers.rabbitmq import RabbitMq
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -69,8 +69,11 @@ async def test_repeats_end_with_the_call_that_they_joined(
     call = ToolCall(tool_name="owls.echo", idempotency_key="joined while RabbitMQ was away")
     with bed.worker():
         async with broker.away():
+            session = await fleet._sessions.opened()
             repeats = [asyncio.create_task(fleet.call(call, owner, timeout=60)) for _ in range(8)]
-            await asyncio.wait(repeats, timeout=1)
+            await wait_until(lambda: session._dispatcher._back.has_failed, "the first was tried in vain")
+            joined = session._keyed_calls._waiting.values()
+            await wait_until(lambda: sum(map(len, joined)) == 7, "the others have joined it")
         results = await asyncio.gather(*repeats)
 
     assert {result.error_code for result in results} == {None}
@@ -140,14 +143,7 @@ async def test_a_frozen_broker_blocks_nobody(
 async def ticking() -> AsyncGenerator[list[float]]:
     """How long the loop took from one tick of 10 ms to the next."""
     gaps: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.01)
-            gaps.append(time.monotonic() - before)
-
-    ticker = asyncio.create_task(tick())
+    ticker = asyncio.create_task(note_gaps(gaps))
     yield gaps
     ticker.cancel()
 

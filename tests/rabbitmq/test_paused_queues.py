@@ -114,7 +114,7 @@ async def test_a_queue_that_is_paused_again_and_again_under_load_loses_no_call(
     bed: TestBed, fleet: ToolFleet, owls: ModuleServer
 ) -> None:
     """With two workers, in whose hands calls are when it is paused: what is not begun goes back to RabbitMQ, and each is run once."""
-    is_over = False
+    is_over, agents = False, 20
 
     async def call_again_and_again(number: int) -> int:
         done = 0
@@ -125,12 +125,18 @@ async def test_a_queue_that_is_paused_again_and_again_under_load_loses_no_call(
         return done
 
     with bed.worker(), bed.worker(worker_concurrency=4):
-        callers = [asyncio.create_task(call_again_and_again(number)) for number in range(20)]
+        callers = [asyncio.create_task(call_again_and_again(number)) for number in range(agents)]
         for number in range(ROUNDS):
             await fleet.queues.pause("owls", reason=f"round {number}")
-            await asyncio.sleep(0.1 * (number % 7))  # also for less than workers take to hear of it
+            if (
+                number % 3
+            ):  # else it is resumed before workers hear of it, and perhaps while calls are on their way back
+                waiting = agents if number % 3 == 1 else 1
+                await until(fleet, "paused", *range(waiting, 2 * agents))
+            begun = len(owls.requests)
             await fleet.queues.resume("owls")
-            await asyncio.sleep(0.1 * (number % 5))
+            if number % 2:  # else it is paused again before workers take calls
+                await wait_until(lambda begun=begun: len(owls.requests) > begun + agents, "calls are run again")  # type: ignore[misc] # of this round
         is_over = True
         successes = sum(await asyncio.gather(*callers))
 

@@ -1,6 +1,7 @@
 """A module whose tools work, nap, fail, turn away and garble: one for each thing that can become of a call."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from aiohttp import web
@@ -28,6 +29,25 @@ async def turn_away(request: Request) -> web.Response:
 async def hang_up(request: Request) -> web.StreamResponse:
     """Answers half of what it promises: the effect may have happened."""
     return web.Response(status=200, headers={"Content-Type": "application/json"}, text='{"tool_name": ')
+
+
+class Trickle:
+    """A tool that answers a byte a second, for ever; `count` of its answers are under way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def answer(self, _: Request) -> web.Response:
+        return web.Response(body=self._byte_a_second(), content_type="application/json")
+
+    async def _byte_a_second(self) -> AsyncIterator[bytes]:
+        self.count += 1
+        try:
+            while True:
+                yield b" "
+                await asyncio.sleep(1)
+        finally:
+            self.count -= 1
 
 
 def make_module(name: str = "owls") -> ModuleServer:

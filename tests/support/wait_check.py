@@ -47,6 +47,7 @@ PRODUCT = frozenset(
             "result_of",
         ),  # of fleets and registries
         *("AdapterCalls", "FleetTools", "fleet_server"),  # of adapters, for the calls that they make
+        "iter",  # of pydantic-ai: an agent's run ends by it, and the fleet's calls with the run
         *("inspect", "broadcast"),  # of Celery: all of it is spent on collecting replies
     ]
 )

@@ -40,12 +40,14 @@ async def wait_until_answered(
         await asyncio.sleep(0.01)
 
 
-def wait_until_sync(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until_sync(
+    condition: Callable[[], object], what: str, *, seconds: float = PATIENCE_SECONDS, step: float = 0.01
+) -> None:
     """`wait_until` for tests without an event loop."""
     give_up_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < give_up_at, f"waited {seconds} s in vain: {what}"
-        time.sleep(0.01)
+        time.sleep(step)
 
 
 async def wait_until_equal(ask: Callable[[], Awaitable[object]], expected: object, what: str) -> None:

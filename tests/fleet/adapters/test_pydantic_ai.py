@@ -129,8 +129,14 @@ async def test_a_call_ends_by_its_runs_deadline(fleet: ToolFleet, ada: Caller, o
 
     assert "error_code: timed_out" in str(returns((await agent.run("Sleep.")).all_messages())[0].content)
     slow = Agent(PydanticScript([ToolCallPart("owls__nap", {"seconds": 61}, "c1")]).model(), toolsets=[toolset])
+
+    async def run() -> None:
+        async with slow.iter("Sleep.", timeout=3) as steps:
+            async for _ in steps:
+                pass
+
     with pytest.raises(RunTimedOut):
-        await slow.run("Sleep.", timeout=3)
+        await run()
     await wait_until(lambda: len(owls.interrupted) == 2, "the module was hung up on twice")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from support.fleet import TestBed, own_bed
 from support.modules.module_process import ModuleProcess, module_process
+from support.pace import at_rate
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.servers import async_client
 
@@ -90,8 +91,7 @@ async def cut(url: str, *, a_second: float) -> AsyncGenerator[list[int]]:
 
     async def keep_cutting() -> None:
         async with async_client(url) as redis:  # redis-py's own may miss that it is cancelled
-            while True:
-                await asyncio.sleep(1 / a_second)
+            async for _ in at_rate(a_second):
                 kinds = [await redis.client_kill_filter(_type=kind, skipme=True) for kind in ("normal", "pubsub")]
                 counts.append(sum(kinds))
 
@@ -110,12 +110,11 @@ async def test_cut_connections_refuse_hardly_a_call(
     """What was surely not published is published again, and what may have been, too: in time, and each call runs once."""
     nap = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0.01})
 
-    async def one(fleet: ToolFleet, number: int) -> ToolResult:
-        await asyncio.sleep(number / CALLS_A_SECOND)
-        return await fleet.call(nap, CALLERS[number % len(CALLERS)], timeout=20)
-
+    calls = list[asyncio.Task[ToolResult]]()
     async with ToolFleet(settings=bed.settings) as fleet, cut(bed.redis_url, a_second=a_second) as cuts:
-        results = await asyncio.gather(*(one(fleet, number) for number in range(count)))
+        async for number in at_rate(CALLS_A_SECOND, count):
+            calls.append(asyncio.create_task(fleet.call(nap, CALLERS[number % len(CALLERS)], timeout=20)))
+        results = await asyncio.gather(*calls)
     executed = Counter(module.executed("nap_once"))
     ends = Counter(result.error_code for result in results)
     refused = [result for result in results if result.effect_state == "none"]

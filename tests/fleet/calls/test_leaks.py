@@ -45,13 +45,13 @@ KINDS = {
 }
 
 
-async def one(fleet: ToolFleet, owner: Caller, number: int) -> str:
+async def one(fleet: ToolFleet, owner: Caller, module: ModuleServer, number: int) -> str:
     """A call of the kind that is due, and how it ended."""
     match number % 100:
         case 0 | 1:  # its result comes too late
             result = await fleet.call(NAP, owner, timeout=0.1)
         case 2 | 3:
-            return await given_up(fleet, owner)
+            return await given_up(fleet, owner, module, number)
         case 4 | 5:
             result = await fleet.call(UNKNOWN, owner)
         case 6 | 7:
@@ -70,9 +70,13 @@ async def one(fleet: ToolFleet, owner: Caller, number: int) -> str:
     return result.error_code or "ok"
 
 
-async def given_up(fleet: ToolFleet, owner: Caller) -> str:
-    call = asyncio.create_task(fleet.call(LONG_NAP, owner))
-    await asyncio.sleep(0.05)
+async def given_up(fleet: ToolFleet, owner: Caller, module: ModuleServer, number: int) -> str:
+    """One of two while it runs, the other as soon as it is published."""
+    nap = ToolCall(tool_name="owls.nap", arguments={"seconds": 30, "number": number})
+    call = asyncio.create_task(fleet.call(nap, owner))
+    await asyncio.sleep(0)
+    if number % 2:
+        await wait_until(lambda: any(it["arguments"] == nap.arguments for it in tuple(module.under_way)), "it runs")
     call.cancel()
     try:
         result: ToolResult = await call
@@ -87,9 +91,10 @@ async def many(fleet: ToolFleet, owner: Caller, calls: int, module: ModuleServer
 
     async def agent() -> None:
         for number in numbers:
-            ends[await one(fleet, owner, number)] += 1
+            ends[await one(fleet, owner, module, number)] += 1
             if number % 1000 == 0:
-                module.forget()  # it notes every request, and lives in this process, whose memory is measured
+                for record in (module.requests, module.headers, module.visits, module.interrupted):
+                    record.clear()  # it notes every request, and lives in this process, whose memory is measured
 
     await asyncio.gather(*(agent() for _ in range(AT_ONCE)))
     return ends

@@ -1,17 +1,15 @@
 """What results take in Redis: their texts go once they were had, and no user's fill it."""
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer, Request, serve
+from support.module_server import ModuleServer, Request, holding, serve
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
@@ -28,17 +26,11 @@ async def _fill(request: Request) -> dict[str, object]:
     return {"success": True, "result": "x" * int(request["arguments"]["size"])}
 
 
-async def _fill_slowly(request: Request) -> dict[str, object]:
-    await asyncio.sleep(0.5)
-    return await _fill(request)
-
-
 @pytest.fixture(scope="module")
 def owls() -> Iterator[ModuleServer]:
     module = ModuleServer("owls")
     module.add("fill", _fill, effect="read")
     module.add("fill_once", _fill, effect="once")
-    module.add("fill_slowly", _fill_slowly, effect="once")
     with serve(module):
         yield module
 
@@ -74,13 +66,6 @@ def fill(size: int, key: str | None = None, tool: str = "fill") -> ToolCall:
     return ToolCall(tool_name=f"owls.{tool}", arguments={"size": size}, idempotency_key=key)
 
 
-async def wait_for(ask: Callable[..., Any], *args: object, seconds: float = 20) -> None:
-    """Until Redis answers with something."""
-    async with asyncio.timeout(seconds):
-        while not await ask(*args):  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.02)
-
-
 async def is_short(redis: Redis, key: str) -> bool:
     return bool(await redis.strlen(key) < 10_000)
 
@@ -104,7 +89,7 @@ async def test_a_result_that_was_had_leaves_redis(
     """Its text is dropped within seconds; that it ended, and how, its record says as long as before."""
     monkeypatch.setattr(receipts, "_PAUSE_SECONDS", 0.05)
     call_id = id_of(await fleet.call(fill(size), owner))
-    await wait_for(lambda key: is_gone(redis, key), KEYS.result(call_id))
+    await wait_until_answered(lambda: is_gone(redis, KEYS.result(call_id)), "its text is dropped")
 
     record = await redis.hgetall(KEYS.call(call_id))
     assert record["state"] == "done"
@@ -118,7 +103,7 @@ async def test_a_repeat_after_that_is_told_that_it_was_done(
 ) -> None:
     """It is never executed, and says so with a code of its own; a short result comes as it was."""
     first = await fleet.call(fill(LARGE, "large", "fill_once"), owner)
-    await wait_for(lambda key: is_short(redis, key), KEYS.result(id_of(first)))
+    await wait_until_answered(lambda: is_short(redis, KEYS.result(id_of(first))), "its text is dropped")
     again = await fleet.call(fill(LARGE, "large", "fill_once"), owner)
     short = [await fleet.call(fill(3, "short", "fill_once"), owner) for _ in range(2)]
 
@@ -130,19 +115,26 @@ async def test_a_repeat_after_that_is_told_that_it_was_done(
     assert len(owls.calls("fill_once")) == 2
 
 
-async def test_a_text_stays_for_those_who_wait_for_it(fleet: ToolFleet, redis: Redis, owner: Caller) -> None:
+async def test_a_text_stays_for_those_who_wait_for_it(
+    fleet: ToolFleet, redis: Redis, owner: Caller, owls: ModuleServer
+) -> None:
     """Its own caller has had it, and another one's agent has not: it is dropped when that one has, or waits no more."""
-    handle = await fleet.submit(fill(LARGE, "waited for", "fill_slowly"), owner)
-    call_id = handle.id
-    await redis.sadd(KEYS.readers(call_id), "other")
-    await redis.expire(KEYS.readers(call_id), 60)
+    with holding(owls, "fill_once"):
+        handle = await fleet.submit(fill(LARGE, "waited for", "fill_once"), owner)
+        call_id = handle.id
+        await redis.sadd(KEYS.readers(call_id), "other")
+        await redis.expire(KEYS.readers(call_id), 60)
     assert (await handle.result()).success
-    await wait_for(redis.hget, KEYS.call(call_id), "had")
+
+    async def was_had() -> object:
+        return await redis.hget(KEYS.call(call_id), "had")
+
+    await wait_until_answered(was_had, "its own caller has had it")
     assert await redis.strlen(KEYS.result(call_id)) > LARGE
 
     reader = published(call_id="other", user_id="ada")
     (await fleet._sessions.opened())._receipts.read(reader, call_id)
-    await wait_for(lambda key: is_short(redis, key), KEYS.result(call_id))
+    await wait_until_answered(lambda: is_short(redis, KEYS.result(call_id)), "its text is dropped")
 
 
 async def test_a_caller_with_too_many_bytes_is_told_busy(
@@ -161,7 +153,7 @@ async def test_a_caller_with_too_many_bytes_is_told_busy(
     assert other.success
 
     (await fleet._sessions.opened())._receipts._flush()
-    await wait_for(succeeds, fleet, owner)
+    await wait_until_answered(lambda: succeeds(fleet, owner), "there is room again")
 
 
 async def test_a_queue_is_full_by_its_bytes_as_well(
@@ -191,7 +183,7 @@ async def test_sixty_large_results_that_were_had_leave_nothing(
         for _ in range(60):
             result = await fleet.call(fill(7_000_000), owner, timeout=60)
             assert result.success, result
-        await wait_for(lambda: uses_little(redis), seconds=3 * PATIENCE_SECONDS)
+        await wait_until_answered(lambda: uses_little(redis), "it uses little", seconds=3 * PATIENCE_SECONDS)
 
 
 async def uses_little(redis: Redis) -> bool:

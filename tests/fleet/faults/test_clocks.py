@@ -18,6 +18,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.later import LATER, LATER_SECONDS, later_module
 from support.owls import echo, turn_away
+from support.pace import at_rate
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -167,9 +168,10 @@ async def test_no_call_ends_when_redis_is_set_whose_worker_lives(
         calls = [asyncio.create_task(fleet.call(nap(2.5 * LEASE_SECONDS), owner, timeout=40)) for _ in range(60)]
         await wait_until(lambda: owls.running >= 60, "all run")
         pair.clock.set_ahead(seconds)
-        while not calls[0].done():
+        async for _ in at_rate(20):
+            if calls[0].done():
+                break
             calls.append(asyncio.create_task(fleet.call(nap(0.5), owner, timeout=20)))
-            await asyncio.sleep(0.05)
         results = await asyncio.gather(*calls)
         with pair.bed.worker():
             later = await asyncio.gather(agent(pair.bed), agent(pair.bed))

@@ -5,11 +5,11 @@ import contextlib
 import json
 import os
 import signal
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis import Redis
 from redis.exceptions import RedisError
@@ -17,14 +17,16 @@ from redis.exceptions import RedisError
 from support.fleet import TestBed, program
 from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, holding, serve
+from support.servers.plain_http import PLAIN
 from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
-from support.worker_process import READY
+from support.worker_process import READY, WorkerProcess
 from toolfleet_cli.local.environment import worker_command
 from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 
+_CONNECTION = "toolfleet_tasks.redis_connection"
 _STALL = "toolfleet_workers.pool.bootsteps._STALL_SECONDS"
 KEYS = Keys()
 
@@ -104,7 +106,7 @@ def test_a_killed_workers_calls_run_elsewhere(bed: TestBed, calls: FleetCalls, o
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     with bed.worker(visibility_timeout=2) as other:
-        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere", seconds=2 * 1.5 + 5)
+        wait_until_sync(lambda: len(owls.calls("nap")) >= 10, "the calls run elsewhere")
 
         assert calls.succeeded(*ids) == [True] * 6
         nothing_is_left(calls)
@@ -240,8 +242,16 @@ def test_remote_control_outlasts_an_answer_that_is_lost(owls: ModuleServer, tmp_
     assert numbers(owls) == [1]
 
 
-def _survives_a_freeze(owls: ModuleServer, folder: Path, seconds: float) -> str:
-    with own_redis(owls, folder) as (bed, calls), bed.worker(visibility_timeout=30, constants={_STALL: 1}) as worker:
+def _survives_a_freeze(
+    owls: ModuleServer, folder: Path, what: str, is_over: Callable[[WorkerProcess, int], bool], **constants: float
+) -> None:
+    """`is_over`: whether the worker, by its log or its port for probes, has waited for Redis for long enough."""
+    away = {f"{_CONNECTION}.{name}": value for name, value in constants.items()}
+    with (
+        own_redis(owls, folder) as (bed, calls),
+        held_port(0) as port,
+        bed.worker(visibility_timeout=30, probe_port=port, constants={_STALL: 1, **away}) as worker,
+    ):
         pid = pid_of(calls.redis)
         with holding(owls, "nap"):
             ids = [calls.call("nap", n=n, seconds=0) for n in range(20)]
@@ -249,7 +259,7 @@ def _survives_a_freeze(owls: ModuleServer, folder: Path, seconds: float) -> str:
             os.kill(pid, signal.SIGSTOP)
         try:
             wait_until_sync(lambda: owls.running == 0, "the calls went on")
-            time.sleep(seconds)  # the time is what it is about
+            wait_until_sync(lambda: is_over(worker, port), what)
         finally:
             os.kill(pid, signal.SIGCONT)
         ids += [calls.call("nap", n=n, seconds=0) for n in range(20, 25)]
@@ -261,24 +271,32 @@ def _survives_a_freeze(owls: ModuleServer, folder: Path, seconds: float) -> str:
         said = worker.said()
     assert numbers(owls) == list(range(25))
     assert "stall" not in said
-    return said
 
 
 def test_redis_may_freeze(owls: ModuleServer, tmp_path: Path) -> None:
     """While it does, calls end and the loop ticks; afterwards everything that has happened is stored and acked, once."""
-    _survives_a_freeze(owls, tmp_path, 2)
+
+    def is_over(_: WorkerProcess, port: int) -> bool:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz", verify=PLAIN).text == "Redis does not answer\n"
+
+    _survives_a_freeze(owls, tmp_path, "a probe has waited for Redis for longer than a stall", is_over)
 
 
 @pytest.mark.slow
 def test_redis_may_freeze_for_long(owls: ModuleServer, tmp_path: Path) -> None:
     """The same beyond the time after which connections are made anew."""
-    said = _survives_a_freeze(owls, tmp_path, 24)
-    assert "no sign of life" in said
+
+    def is_over(worker: WorkerProcess, _: int) -> bool:
+        _, found, after = worker.said().rpartition("no sign of life")
+        return bool(found) and "redis_line_away" in after
+
+    shorter = {"_BEAT_SECONDS": 1, "_HALF_OPEN_SECONDS": 3, "_CONNECT_SECONDS": 2}
+    _survives_a_freeze(owls, tmp_path, "a connection was given up, and none came about", is_over, **shorter)
 
 
 @pytest.mark.slow
 def test_a_half_open_connection_is_noticed(owls: ModuleServer, bed: TestBed, calls: FleetCalls) -> None:
-    """The network swallows everything without a word: within 20 s the worker has new connections, and no call was lost."""
+    """The network swallows everything without a word: in time the worker has new connections, and no call was lost."""
     with tcp_proxy(port_of(bed.redis_url)) as proxy:
         far = TestBed(f"redis://127.0.0.1:{proxy.port}/0", bed.modules, bed.folder)
         with far.worker() as worker:
@@ -288,7 +306,7 @@ def test_a_half_open_connection_is_noticed(owls: ModuleServer, bed: TestBed, cal
                 proxy.go_deaf()
             ids.append(calls.call("nap", n=10, seconds=0))
 
-            assert all(calls.succeeded(*ids, seconds=25)), worker.said()
+            assert all(calls.succeeded(*ids, seconds=2 * PATIENCE_SECONDS)), worker.said()
             nothing_is_left(calls)
     assert numbers(owls) == list(range(11))
 

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, holding
+from support.pace import note_gaps
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import held_port, redis_server
@@ -46,34 +46,24 @@ async def frozen(pid: int) -> AsyncGenerator[None]:
 
 async def test_a_frozen_redis_blocks_nobody(bed: TestBed, fleet: ToolFleet, owner: Caller) -> None:
     """While Redis does not answer, calls end by their deadlines and the agent's loop goes on ticking."""
-    ticks, longest, longest_beside = 0, 0.0, 0.0
-    pid, is_over = await redis_pid(bed), threading.Event()
+    gaps, gaps_beside, is_over = list[float](), list[float](), threading.Event()
 
-    async def tick() -> None:
-        nonlocal ticks, longest
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.01)
-            longest = max(longest, time.monotonic() - before)
-            ticks += 1
+    async def tick_until_over() -> None:
+        ticking = asyncio.create_task(note_gaps(gaps_beside))
+        await asyncio.to_thread(is_over.wait)
+        ticking.cancel()
 
-    def tick_beside() -> None:
-        nonlocal longest_beside
-        while not is_over.is_set():
-            before = time.monotonic()
-            time.sleep(0.01)
-            longest_beside = max(longest_beside, time.monotonic() - before)
-
-    async with frozen(pid):
-        ticking, beside = asyncio.create_task(tick()), asyncio.create_task(asyncio.to_thread(tick_beside))
+    async with frozen(await redis_pid(bed)):
+        ticking = asyncio.create_task(note_gaps(gaps))
+        beside = asyncio.create_task(asyncio.to_thread(asyncio.run, tick_until_over()))
         results = await fleet.call_many([ECHO, NAP], owner, timeout=1)
         ticking.cancel()
         is_over.set()
         await beside
 
     assert all(not result.success and result.error for result in results)
-    assert ticks > 20
-    assert longest - longest_beside < 0.5, "a pause of the machine's holds up a thread as well"
+    assert len(gaps) > 20
+    assert max(gaps) - max(gaps_beside) < 0.5, "a pause of the machine's holds up a thread as well"
 
 
 async def test_without_redis_nothing_is_published(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:

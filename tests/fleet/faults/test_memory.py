@@ -4,12 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.fleet import TestBed, local_tools_known, own_bed
-from support.module_server import ModuleServer, Request, serve
+from support.module_server import ModuleServer, serve
+from support.owls import nap
 from support.programs.memory_groups import MemoryGroup, memory_group
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
@@ -25,13 +25,9 @@ KILLED = -9
 
 @pytest.fixture
 def owls() -> ModuleServer:
-    async def once(request: Request) -> dict[str, Any]:
-        await asyncio.sleep(0.2)
-        return {"success": True, "result": request["arguments"]["number"], "error": None}
-
     module = ModuleServer("owls")
-    number = [{"name": "number", "type": "integer", "description": "", "required": True}]
-    module.add("once", once, effect="once", parameters=number)
+    numbers = [{"name": name, "type": "number", "description": "", "required": True} for name in ("number", "seconds")]
+    module.add("once", nap, effect="once", parameters=numbers)
     return module
 
 
@@ -64,7 +60,7 @@ class Load:
         number = agent
         self.running += 1
         while not self._is_over:
-            call = ToolCall(tool_name="owls.once", arguments={"number": number})
+            call = ToolCall(tool_name="owls.once", arguments={"number": number, "seconds": 0.2})
             self.results[number] = await self._fleet.call(call, OWNER, timeout=30)
             number += AT_ONCE
         self.running -= 1

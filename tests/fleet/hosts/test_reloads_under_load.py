@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.pace import at_rate
 from support.up import Up, up
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
@@ -14,7 +15,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
 
 RELOADS = 100
-PAUSE_SECONDS = 1 / 200
+CALLS_A_SECOND = 200
 MOST_AT_ONCE = 100  # calls of this agent: the machine may be busy with other things
 BROKEN_AT = -7  # what stands for a version that fails its calls
 CALLER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -72,11 +73,11 @@ class _Load:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            while not self.is_over:
-                for name in ("steady", "number"):
-                    await self._slots.acquire()
-                    group.create_task(self._call(name))
-                    await asyncio.sleep(PAUSE_SECONDS)  # the rate, and no wait for anything
+            async for number in at_rate(CALLS_A_SECOND):
+                if self.is_over:
+                    break
+                await self._slots.acquire()
+                group.create_task(self._call(("steady", "number")[number % 2]))
 
     async def _call(self, name: str) -> None:
         try:

@@ -2,41 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer, Request, serve
-from support.owls import echo
+from support.module_server import ModuleServer, serve
+from support.owls import Trickle, echo
+from support.pace import at_rate
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
-TRICKLING, USERS, ECHOES = 1000, 7, 200
+TRICKLING, USERS, ECHOES, ECHOES_A_SECOND = 1000, 7, 200, 40
 WORST_SECONDS = 0.5
-
-
-class Trickle:
-    """A tool that answers a byte a second, for ever; `count` of its answers are under way."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def answer(self, _: Request) -> web.Response:
-        return web.Response(body=self._byte_a_second(), content_type="application/json")
-
-    async def _byte_a_second(self) -> AsyncIterator[bytes]:
-        self.count += 1
-        try:
-            while True:
-                yield b" "
-                await asyncio.sleep(1)
-        finally:
-            self.count -= 1
 
 
 @pytest.mark.load
@@ -57,11 +37,10 @@ async def test_a_thousand_trickling_calls_delay_no_other_module(tmp_path: Path) 
                     await fleet.submit(hold, callers[number % USERS], timeout=60) for number in range(TRICKLING)
                 ]
                 await wait_until(lambda: trickle.count == TRICKLING, "all slots trickle", seconds=2 * PATIENCE_SECONDS)
-                for _ in range(ECHOES):
+                async for _ in at_rate(ECHOES_A_SECOND, ECHOES):
                     began_at = time.monotonic()
                     assert (await fleet.call(call, ADA, timeout=40)).success
                     took.append(time.monotonic() - began_at)
-                    await asyncio.sleep(0.02)
                 assert trickle.count == TRICKLING, "they trickle still"
                 await asyncio.gather(*(one.cancel() for one in trickling))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import resource
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,16 @@ from redis import Redis
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.modules.mortal_module import MortalModule, mortal_module
+from support.modules.mortal_module import mortal_module
+from support.pace import at_rate
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
+CALLS_A_SECOND = 40
+KILLS = [
+    number * CALLS_A_SECOND for number in (11, 23, 35)
+]  # with which calls the module is killed: it is away for a second
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 
 
@@ -69,29 +73,17 @@ async def test_a_restart_of_a_second_costs_seconds(redis_here: str, tmp_path: Pa
         with bed.worker(), bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
                 await fleet.modules.refresh()
-                calls = asyncio.create_task(forty_a_second(fleet, seconds=42))
-                for _ in range(3):
-                    await asyncio.sleep(11)
-                    await asyncio.to_thread(restart, module)
-                results = await calls
+                calls = list[asyncio.Task[ToolResult]]()
+                async for number in at_rate(CALLS_A_SECOND, 42 * CALLS_A_SECOND):
+                    if number in KILLS:
+                        await asyncio.to_thread(module.kill)
+                    if number - CALLS_A_SECOND in KILLS:
+                        await asyncio.to_thread(module.start)
+                    call = ToolCall(tool_name=("owls.read", "owls.once")[number % 2])
+                    calls.append(asyncio.create_task(fleet.call(call, ADA, timeout=30)))
+                results = await asyncio.gather(*calls)
     once = [line for line in module.requests() if line.startswith("POST /execute")]
     print(len(results), ends(results), "per restart:", sum(not result.success for result in results) / 3)  # noqa: T201 - for the record
 
     assert sum(not result.success for result in results) / 3 < 96
     assert max(Counter(once).values()) <= 2
-
-
-async def forty_a_second(fleet: ToolFleet, *, seconds: float) -> list[ToolResult]:
-    """Begin a call each 25 ms, of a tool that may be repeated and of one that may not in turn."""
-    loop, calls, begun_at = asyncio.get_running_loop(), list[asyncio.Task[ToolResult]](), time.monotonic()
-    while (elapsed := time.monotonic() - begun_at) < seconds:
-        tool = ("owls.read", "owls.once")[len(calls) % 2]
-        calls.append(loop.create_task(fleet.call(ToolCall(tool_name=tool), ADA, timeout=30)))
-        await asyncio.sleep(max(0, len(calls) / 40 - elapsed))
-    return await asyncio.gather(*calls)
-
-
-def restart(module: MortalModule) -> None:
-    module.kill()
-    time.sleep(1)
-    module.start()

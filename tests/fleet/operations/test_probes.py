@@ -1,16 +1,19 @@
 """What an orchestrator asks a worker and beat: whether they live, and whether they are ready."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import httpx
 import psutil
@@ -21,14 +24,19 @@ from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import WorkerProcess
 from support.workers.fast_worker import fast_fleet
 from toolfleet_cli.check import is_well
 from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_cli.local.redis_server import held_port
+from toolfleet_tasks.control import probes
 from toolfleet_tasks.control.probes import STILL_SECONDS
 
+STILL = f"{probes.__name__}.STILL_SECONDS"
+SOON_SECONDS = (
+    12  # the same, so that a test need not wait for long; what waits for a silent Redis gives up within it, too
+)
 WITHIN = 5.0  # seconds: for a check of readiness
 ROLES = ("worker", "beat")
 
@@ -59,10 +67,19 @@ class Stage:
         assert (ended.out, ended.err) == ("", "")
         return ended.code
 
-    def wait_for(self, role: str, status: int, *texts: str) -> None:
+    def wait_until_it_says(self, role: str, status: int, *texts: str) -> None:
         """Until it says so of its readiness; what it knows may be a second old."""
         said = {(status, text) for text in texts}
         wait_until_sync(lambda: self.probe(role, "/readyz") in said, f"{role} says one of {said}")
+
+    def tried_until(self, role: str) -> datetime:
+        """When it has last said that Redis is away."""
+        said = re.findall(
+            r"^(\S+Z).*(?:redis_line_away|beat_waits_for_broker|tick_not_sent)",
+            self.processes[role].said(),
+            re.MULTILINE,
+        )
+        return datetime.fromisoformat(said[-1]) if said else datetime.min.replace(tzinfo=UTC)
 
     def folder(self) -> Path:
         (folder,) = Path(os.environ["TMPDIR"]).iterdir()
@@ -88,24 +105,26 @@ def stage(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @contextmanager
-def on_stage(redis: FaultyRedis, owls: ModuleServer, folder: Path, **more: object) -> Generator[Stage]:
+def on_stage(
+    redis: FaultyRedis, owls: ModuleServer, folder: Path, constants: Mapping[str, float] = MappingProxyType({})
+) -> Generator[Stage]:
     with ExitStack() as stack:
         (folder / "logs").mkdir()
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         place = stack.enter_context(TemporaryDirectory())  # the path of a socket must be short
         patch.setenv("TMPDIR", place)
-        bed = TestBed(redis.url, (owls,), folder / "logs", more)
+        bed = TestBed(redis.url, (owls,), folder / "logs")
         ports = {role: stack.enter_context(held_port(0)) for role in ("worker", "beat")}
         settings = bed.settings.model_copy(update={"probe_port": ports["beat"]})
         processes = {
-            "worker": stack.enter_context(bed.worker(probe_port=ports["worker"])),
+            "worker": stack.enter_context(bed.worker(probe_port=ports["worker"], constants=constants)),
             "beat": stack.enter_context(
-                program(bed, beat_command(), "beat", ready="beat: Starting", settings=settings)
+                program(bed, beat_command(), "beat", ready="beat: Starting", settings=settings, constants=constants)
             ),
         }
         stage = Stage(bed, redis, processes, ports)
         for role in ROLES:
-            stage.wait_for(role, 200, "ok")
+            stage.wait_until_it_says(role, 200, "ok")
         yield stage
 
 
@@ -136,13 +155,13 @@ def test_a_frozen_redis_makes_nobody_die(stage: Stage) -> None:
     """Both are alive and not ready, and say so: who restarted a worker then would tear its calls apart."""
 
     def ask(role: str) -> tuple[object, ...]:
-        stage.wait_for(role, 503, "Redis does not answer", "beat waits for its broker")
+        stage.wait_until_it_says(role, 503, "Redis does not answer", "beat waits for its broker")
         return (stage.probe(role, "/livez"), stage.is_well(role, live=True), stage.check(role))
 
     with stage.redis.frozen(), ThreadPoolExecutor() as threads:
         assert list(threads.map(ask, ROLES)) == [((200, "ok"), True, 1)] * 2
     for role in ROLES:
-        stage.wait_for(role, 200, "ok")
+        stage.wait_until_it_says(role, 200, "ok")
 
 
 @pytest.mark.slow
@@ -165,20 +184,23 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path) -> None:
     """However long it is silent or down; when it is back both are ready."""
-    with faulty_redis(tmp_path / "redis") as redis, on_stage(redis, owls, tmp_path) as stage:
+    with faulty_redis(tmp_path / "redis") as redis, on_stage(redis, owls, tmp_path, {STILL: SOON_SECONDS}) as stage:
         for away in (redis.frozen, redis.restarted):
             with away():
-                ends_at = time.monotonic() + STILL_SECONDS + 10
-                while time.monotonic() < ends_at:
+                long = datetime.now(UTC) + timedelta(seconds=SOON_SECONDS + 3)
+
+                def have_waited() -> bool:
                     assert [stage.probe(role, "/livez") for role in ROLES] == [(200, "ok")] * 2
                     assert [stage.is_well(role, live=True) for role in ROLES] == [True, True]
-                    time.sleep(0.2)
+                    return all(stage.tried_until(role) > long for role in ROLES)  # noqa: B023 - of this round
+
+                wait_until_sync(have_waited, "both have waited for long", seconds=3 * PATIENCE_SECONDS, step=0.2)
                 began_at = time.monotonic()
                 assert [stage.check(role) for role in ROLES] == [1, 1]
                 assert time.monotonic() - began_at < len(ROLES) * WITHIN
                 assert {stage.probe(role, "/readyz")[0] for role in ROLES} == {503}
             for role in ROLES:
-                stage.wait_for(role, 200, "ok")
+                stage.wait_until_it_says(role, 200, "ok")
 
 
 @pytest.mark.parametrize("role", ROLES)

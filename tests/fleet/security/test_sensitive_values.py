@@ -74,7 +74,7 @@ async def garble(request: Request) -> web.Response:
 
 
 async def hang(request: Request) -> dict[str, Any]:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     return {}
 
 

@@ -22,7 +22,7 @@ from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
 from support.published_call import published
 from support.up import toolfleet, up
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_equal
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.modules import find_examples
@@ -174,11 +174,7 @@ async def test_a_call_that_was_changed_in_its_queue_is_refused_to_its_agent(
 
 
 async def until_queued(redis: Redis, number: int) -> None:
-    queued = 0
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while queued < number:
-            queued = await redis.llen(QUEUE)
-            await asyncio.sleep(0.01)
+    await wait_until_equal(lambda: redis.llen(QUEUE), number, "the calls are queued")
 
 
 async def change_messages(redis: Redis) -> None:

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from support.fleet import SIGNING_KEY, TestBed
 from support.module_server import ModuleServer, Request, serve
 from support.owls import make_module
+from support.there import there
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallHandle, Conversation, ToolCall, ToolFleet, ToolResult
@@ -189,8 +191,7 @@ async def test_forged_progress_is_not_shown(
             key = KEYS.progress(handle.id)
             await mallory.set(key, forged, ex=60)
             for content in (forged, after_json(forged, "ff" * 32), after_json(forged, of_progress("another", forged))):
-                while not await mallory.publish(key, content):  # noqa: ASYNC110 - until somebody listens
-                    await asyncio.sleep(0.01)
+                await wait_until_answered(partial(mallory.publish, key, content), "somebody listens")
             status = await handle.status()
             true = json.dumps({"fraction": 0.5, "message": "reading"})
             await mallory.publish(key, after_json(true, of_progress(handle.id, true)))
@@ -209,9 +210,12 @@ async def test_who_changes_a_jobs_end_has_it_told_without(agent: ToolFleet, owne
     """That it has ended is sealed in its place; what its tool has said is left out if it is not what was signed."""
     echo = ToolCall(tool_name="owls.echo", arguments={"n": 4})
     job = await agent.jobs.start(echo, conversation=Conversation(conversation_id="c"), caller=owner, deadline=60)
-    async with asyncio.timeout(30):
-        while (told := await agent.jobs.get(job.job_id, owner)) is None or told.ended_at is None:  # noqa: ASYNC110 - Redis has no better word
-            await asyncio.sleep(0.05)
+
+    async def has_ended() -> bool:
+        return (now := await agent.jobs.get(job.job_id, owner)) is not None and now.ended_at is not None
+
+    await wait_until_answered(has_ended, "the job has ended", seconds=2 * PATIENCE_SECONDS)
+    told = there(await agent.jobs.get(job.job_id, owner))
     await mallory.hset(KEYS.job(job.job_id), "end", json.dumps({"ended_at": 1, "result": EVIL}))
     with capture_logs() as logs:
         changed = await agent.jobs.get(job.job_id, owner)

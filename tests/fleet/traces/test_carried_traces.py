@@ -16,9 +16,9 @@ from support.hosts.host_process import folder_host_process
 from support.modules.listed_modules import until_listed
 from support.traces.agent_program import ANN, SPAN, TracedAgent, traced_agent
 from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
-from support.waiting import PATIENCE_SECONDS, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet import Approver, ListedApproval, ToolFleet
+from toolfleet import Approver, ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_registry.redis.keys import Keys
 
@@ -103,12 +103,9 @@ def guarded(traced_bed: TestBed, collector: OtlpReceiver, request: pytest.Fixtur
 async def _waiting(bed: TestBed) -> str:
     """The id of the only call that waits for people."""
     async with ToolFleet(settings=bed.settings) as fleet:
-        found = list[ListedApproval]()
-        async with asyncio.timeout(30):
-            while not found:
-                found = await fleet.approvals.list()
-                await asyncio.sleep(0.02)
-        return found[0].approval_id
+        await wait_until_answered(fleet.approvals.list, "a call waits for people", seconds=2 * PATIENCE_SECONDS)
+        (found,) = await fleet.approvals.list()
+        return found.approval_id
 
 
 async def _approved_here(bed: TestBed, approval_id: str) -> None:

@@ -1,6 +1,7 @@
 """How deferred work ends: each framework's model reads what has become of it, and nothing is repeated by itself."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from support.servers.hatchery import Hatchery, make_hatchery
 from support.servers.redis_faults import faulty_redis
 from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until
-from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
+from toolfleet import Caller, Job, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
 from toolfleet.adapters.pydantic_ai import FleetToolset
@@ -145,7 +146,7 @@ async def test_a_step_that_redis_has_not_confirmed_brings_the_first_ones_result(
 
 
 async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
-    fleet: ToolFleet, ada: Caller, modules: Modules
+    fleet: ToolFleet, ada: Caller, modules: Modules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that comes again only waits."""
     works = modules[2]
@@ -163,8 +164,15 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
         job = await fleet.jobs.get(step.call_id, ada)
         return None if job is None else job.state
 
+    get, questions = fleet.jobs.get, Counter[asyncio.Task[Any] | None]()
+
+    async def noted(job_id: str, caller: Caller) -> Job | None:
+        questions[asyncio.current_task()] += 1
+        return await get(job_id, caller)
+
+    monkeypatch.setattr(fleet.jobs, "get", noted)
     again = asyncio.create_task(calls.call(call))
-    await asyncio.wait({again}, timeout=0.3)
+    await wait_until(lambda: questions[again] == 3, "it has found the job, and asked again for its end")
     again.cancel()
     await asyncio.wait({again})
     assert await state() in {"starting", "waiting", "polling"}
