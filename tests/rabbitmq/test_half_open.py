@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -167,11 +168,14 @@ async def test_no_publish_outlasts_its_call(
         async with agent_behind(bed, broker, proxy) as fleet:
             assert all(result.success for result in await fleet.call_many([ECHO] * 8, owner))
             proxy.hold()
+            began_at = time.monotonic()
             results = await asyncio.wait_for(fleet.call_many([ECHO] * 20, owner, timeout=1), PATIENCE_SECONDS)
+            took = time.monotonic() - began_at
             proxy.go_deaf()
             proxy.release()
             after = await fleet.call_many([ECHO] * 8, owner, timeout=FOUND_SECONDS)
 
+    assert took < 10, "by their deadlines, before the connection is found out"
     assert not any(result.success for result in results)
     assert all(result.error_code in {"expired", "timed_out", "fleet_unavailable", "busy"} for result in results)
     assert all(result.success for result in after), worker.said()

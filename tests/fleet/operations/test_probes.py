@@ -34,9 +34,7 @@ from toolfleet_tasks.control import probes
 from toolfleet_tasks.control.probes import STILL_SECONDS
 
 STILL = f"{probes.__name__}.STILL_SECONDS"
-SOON_SECONDS = (
-    12  # the same, so that a test need not wait for long; what waits for a silent Redis gives up within it, too
-)
+SOON_SECONDS = 12  # instead of those: what waits for a silent Redis gives up within them, too
 WITHIN = 5.0  # seconds: for a check of readiness
 ROLES = ("worker", "beat")
 
