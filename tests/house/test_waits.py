@@ -51,6 +51,7 @@ TWO = [(3, "get waits 5 s"), (7, "a test sleeps")]
         # Times that are handed to the product.
         ("await fleet.call(call, ADA, timeout=5)", None),
         ("await asyncio.to_thread(fleet.call, call, timeout=5)", None),
+        ("agent.iter(prompt, timeout=5)", None),
         ("module.tool(timeout_seconds=5)", None),
         ("ledger.claim(call, seconds=5)", None),
         # Out of reach.

@@ -70,6 +70,7 @@ async def test_repeats_end_with_the_call_that_they_joined(
     with bed.worker():
         async with broker.away():
             session = await fleet._sessions.opened()
+            session._dispatcher._back.patience_seconds = 3 * PATIENCE_SECONDS  # RabbitMQ may take its time to start
             repeats = [asyncio.create_task(fleet.call(call, owner, timeout=60)) for _ in range(8)]
             await wait_until(lambda: session._dispatcher._back.has_failed, "the first was tried in vain")
             joined = session._keyed_calls._waiting.values()
@@ -173,7 +174,7 @@ async def test_a_broker_that_turns_us_away_is_named(
     """The call's result says why it was not sent, and tells no password."""
     head, _, tail = broker.url.rpartition(known)
     async with ToolFleet(settings=bed.settings.model_copy(update={"broker_url": head + wrong + tail})) as fleet:
-        result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=15), PATIENCE_SECONDS)
+        result = await asyncio.wait_for(fleet.call(ECHO, owner, timeout=15), 2 * PATIENCE_SECONDS)
 
     assert (result.error_code, result.effect_state, result.retryable) == ("fleet_unavailable", "none", True)
     assert reason in str(result.error)

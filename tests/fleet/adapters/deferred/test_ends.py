@@ -164,13 +164,19 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
         job = await fleet.jobs.get(step.call_id, ada)
         return None if job is None else job.state
 
-    get, questions = fleet.jobs.get, Counter[asyncio.Task[Any] | None]()
+    get, cancel, questions = fleet.jobs.get, fleet.jobs.cancel, Counter[asyncio.Task[Any] | None]()
+    taken_back = list[str]()
 
     async def noted(job_id: str, caller: Caller) -> Job | None:
         questions[asyncio.current_task()] += 1
         return await get(job_id, caller)
 
+    async def noted_cancel(job_id: str, caller: Caller) -> Job | None:
+        taken_back.append(job_id)
+        return await cancel(job_id, caller)
+
     monkeypatch.setattr(fleet.jobs, "get", noted)
+    monkeypatch.setattr(fleet.jobs, "cancel", noted_cancel)
     again = asyncio.create_task(calls.call(call))
     await wait_until(lambda: questions[again] == 3, "it has found the job, and asked again for its end")
     again.cancel()
@@ -181,6 +187,7 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
     await asyncio.wait({first})
     result = await calls.resumed(step, call, patience=10)
     assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+    assert taken_back == [step.call_id]
 
 
 async def test_a_job_begins_with_the_arguments_that_people_have_edited(
