@@ -294,7 +294,7 @@ def test_redis_may_freeze(owls: ModuleServer, tmp_path: Path) -> None:
 def test_redis_may_freeze_for_long(owls: ModuleServer, tmp_path: Path) -> None:
     """The same beyond the time after which connections are made anew."""
 
-    def is_over(worker: WorkerProcess, _: int) -> bool:
+    def is_over(worker: WorkerProcess, _port: int) -> bool:
         _, found, after = worker.said().rpartition("no sign of life")
         return bool(found) and "redis_line_away" in after
 
