@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import httpx
 import psutil
@@ -30,10 +29,12 @@ from support.workers.fast_worker import fast_fleet
 from toolfleet_cli.check import is_well
 from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_cli.local.redis_server import held_port
-from toolfleet_tasks.control import probes
 from toolfleet_tasks.control.probes import STILL_SECONDS
 
-STILL = f"{probes.__name__}.STILL_SECONDS"
+STILL = {
+    "worker": "toolfleet_workers.pool.bootsteps.STILL_SECONDS",
+    "beat": "toolfleet_tasks.control.beat.STILL_SECONDS",
+}
 SOON_SECONDS = 12  # instead of those: what waits for a silent Redis gives up within them, too
 WITHIN = 5.0  # seconds: for a check of readiness
 ROLES = ("worker", "beat")
@@ -104,7 +105,7 @@ def stage(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @contextmanager
 def on_stage(
-    redis: FaultyRedis, owls: ModuleServer, folder: Path, constants: Mapping[str, float] = MappingProxyType({})
+    redis: FaultyRedis, owls: ModuleServer, folder: Path, *, still_seconds: float = STILL_SECONDS
 ) -> Generator[Stage]:
     with ExitStack() as stack:
         (folder / "logs").mkdir()
@@ -115,9 +116,18 @@ def on_stage(
         ports = {role: stack.enter_context(held_port(0)) for role in ("worker", "beat")}
         settings = bed.settings.model_copy(update={"probe_port": ports["beat"]})
         processes = {
-            "worker": stack.enter_context(bed.worker(probe_port=ports["worker"], constants=constants)),
+            "worker": stack.enter_context(
+                bed.worker(probe_port=ports["worker"], constants={STILL["worker"]: still_seconds})
+            ),
             "beat": stack.enter_context(
-                program(bed, beat_command(), "beat", ready="beat: Starting", settings=settings, constants=constants)
+                program(
+                    bed,
+                    beat_command(),
+                    "beat",
+                    ready="beat: Starting",
+                    settings=settings,
+                    constants={STILL["beat"]: still_seconds},
+                )
             ),
         }
         stage = Stage(bed, redis, processes, ports)
@@ -182,7 +192,10 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path) -> None:
     """However long it is silent or down; when it is back both are ready."""
-    with faulty_redis(tmp_path / "redis") as redis, on_stage(redis, owls, tmp_path, {STILL: SOON_SECONDS}) as stage:
+    with (
+        faulty_redis(tmp_path / "redis") as redis,
+        on_stage(redis, owls, tmp_path, still_seconds=SOON_SECONDS) as stage,
+    ):
         for away in (redis.frozen, redis.restarted):
             with away():
                 long = datetime.now(UTC) + timedelta(seconds=SOON_SECONDS + 3)
