@@ -16,7 +16,7 @@ from support.documents import programs
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.servers.scripted_claude import Step, scripted_claude
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ async def test_a_program_that_ends_takes_its_call_back(
     owls.forget()
     step = ("mcp__toolfleet__owls__nap", {"seconds": 60}, "toolu_9")
     async with scripted_claude(step) as script, running(installed, bed, script.url, tmp_path) as process:
-        await wait_until(lambda: owls.running == 1, "the call runs", seconds=60)
+        await wait_until(lambda: owls.running == 1, "the call runs", seconds=3 * PATIENCE_SECONDS)
         process.send_signal(signal.SIGINT)
         await wait_until(lambda: owls.interrupted, "the module was hung up on")
         async with asyncio.timeout(_SECONDS):

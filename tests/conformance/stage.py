@@ -11,7 +11,7 @@ import httpx
 from conformance.key_proxy import key_proxy
 from support.fleet import TestBed, program
 from support.gateways.gateway_process import gateway_process
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import TESTS
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -67,7 +67,7 @@ def _is_served(url: str) -> bool:
         "mcp-protocol-version": _REVISION,
         "mcp-method": "tools/list",
     }
-    answer = httpx.post(url, json=asked, headers=headers, timeout=10, trust_env=False)
+    answer = httpx.post(url, json=asked, headers=headers, timeout=PATIENCE_SECONDS, trust_env=False)
     return answer.is_success and '"test_simple_text"' in answer.text
 
 

@@ -12,6 +12,7 @@ from conformance.packages import FOLDER, NODE, SuiteMissing, installed
 from conformance.results import Report, read
 from conformance.stage import gateway_endpoint
 from conformance.suite import run_scenario
+from support.waiting import PATIENCE_SECONDS
 
 _INSTALL_SECONDS = 60
 
@@ -45,7 +46,9 @@ def test_a_gateway_passes_a_scenario(endpoint: str, tmp_path: Path, scenario: st
 def test_the_typescript_sdks_client_calls(endpoint: str) -> None:
     """It lists a module's tools and calls one; what else it can do `make test-all` tries."""
     program = shutil.copy(Path(__file__).with_name("sdk_client.mjs"), FOLDER)
-    done = subprocess.run([NODE, program, endpoint], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [NODE, program, endpoint], capture_output=True, text=True, timeout=3 * PATIENCE_SECONDS, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -7,7 +7,7 @@ from support.console.console_fleet import bury
 from support.console.real_browser import real_page
 from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import put
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
@@ -174,4 +174,4 @@ async def test_a_queue_is_paused_and_resumed(gateway: KeyedGateway, fleet: ToolF
         await row.locator("summary", has_text="Resume").click()
         await row.get_by_role("button", name="Resume it").click()
         await real.says("owls: Resumed.")
-        assert (await call.result(30)).success
+        assert (await call.result(2 * PATIENCE_SECONDS)).success

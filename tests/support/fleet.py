@@ -10,7 +10,7 @@ from types import MappingProxyType
 from support.module_server import ModuleServer
 from support.programs.fork_server import end, start
 from support.programs.shortened import TESTS, shortened
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet
 from toolfleet_cli.local.environment import environment_of, worker_command
@@ -65,7 +65,7 @@ def own_bed(module: ModuleServer, folder: Path, **more: object) -> Generator[Tes
 
 async def local_tools_known(fleet: ToolFleet) -> None:
     """Wait until a worker has said which functions it has: nobody else can."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
         while not (await fleet.modules.refresh())["local"].ok:
             pass
 
@@ -99,7 +99,11 @@ def program(
         process = start(command, env=env, output=output)
     started = WorkerProcess(process, log)
     try:
-        wait_until_sync(lambda: ready in started.said() or process.poll() is not None, f"{name} is ready", seconds=60)
+        wait_until_sync(
+            lambda: ready in started.said() or process.poll() is not None,
+            f"{name} is ready",
+            seconds=3 * PATIENCE_SECONDS,
+        )
         assert process.poll() is None, started.said()
         yield started
     except BaseException:

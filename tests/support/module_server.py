@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
+from support.waiting import PATIENCE_SECONDS
+
 Request = dict[str, Any]
 Tool = Callable[[Request], Awaitable[web.StreamResponse | dict[str, Any]]]
 """Gets the body of `POST /execute`; answers with the reply's fields beside `tool_name`, or with a whole response."""
@@ -169,13 +171,13 @@ def serve(module: ModuleServer, *, port: int = 0) -> Generator[ModuleServer]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(start(module, port), loop).result(10)
+    runner = asyncio.run_coroutine_threadsafe(start(module, port), loop).result(PATIENCE_SECONDS)
     try:
         yield module
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(PATIENCE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         loop.close()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND, up
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.specs import digest_of, spec_of
 
@@ -72,7 +73,7 @@ def _run(command: str, folder: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
         check=False,
     )
     return "\n".join(line.rstrip() for line in ended.stdout.splitlines())

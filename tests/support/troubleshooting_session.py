@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from support.module_server import serve
 from support.modules.troubled_modules import OWLS, letters
 from support.up import COMMAND, up
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 
 PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 READY = "toolfleet worker ready"
@@ -123,7 +123,7 @@ class _Stage:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=3 * PATIENCE_SECONDS,
             check=False,
         )
         if ids := _UUID.findall(ended.stdout):
@@ -157,11 +157,13 @@ def _worker(folder: Path, env: dict[str, str]) -> Generator[None]:
             stderr=output,
         )
     try:
-        wait_until_sync(lambda: READY in log.read_text() or process.poll() is not None, "it is ready", seconds=60)
+        wait_until_sync(
+            lambda: READY in log.read_text() or process.poll() is not None, "it is ready", seconds=3 * PATIENCE_SECONDS
+        )
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(2 * PATIENCE_SECONDS)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from redis import Redis
 
 from support.programs.fork_server import Process, end, start
 from support.programs.shortened import shortened
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 
 TESTS = Path(__file__).parent.parent
 READY = "toolfleet worker ready"
@@ -82,7 +82,11 @@ def worker_process(
         )
     worker = WorkerProcess(process, log)
     try:
-        wait_until_sync(lambda: READY in worker.said() or process.poll() is not None, "the worker is ready", seconds=60)
+        wait_until_sync(
+            lambda: READY in worker.said() or process.poll() is not None,
+            "the worker is ready",
+            seconds=3 * PATIENCE_SECONDS,
+        )
         yield worker
     finally:
         end(process, patience_seconds=10)

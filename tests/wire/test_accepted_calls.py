@@ -12,7 +12,7 @@ from support.servers import redis_snapshot
 from support.servers.hatchery import AT_WORK, HATCHED, Hatchery, make_hatchery
 from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from wire.keep import FIXTURES, MODES
 
@@ -59,7 +59,7 @@ async def test_older_workers_neither_begin_nor_end_them(
                 count = len(nest.asked)
                 await wait_until(lambda: len(nest.asked) >= count + 2, "both are asked for", seconds=SECONDS)
                 doomed.process.kill()
-                doomed.process.wait(20)
+                doomed.process.wait(PATIENCE_SECONDS)
             nest.hangs = False
             with fleet.worker(earlier, "old") as old:
                 for handle in handles:

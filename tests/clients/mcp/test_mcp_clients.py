@@ -17,7 +17,7 @@ from support.gateways.framework_clients import CLIENTS
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet_cli.local.redis_server import free_port
 
@@ -92,7 +92,7 @@ async def test_a_client_takes_its_call_back(gateway: Gateway, owls: ModuleServer
     """Whoever cancels a call has the worker hang up on the module, and calls on in the same session."""
     owls.forget()
     async with running(client, gateway, "cancel") as process:
-        await wait_until(lambda: owls.calls("nap"), "the call runs", seconds=60)
+        await wait_until(lambda: owls.calls("nap"), "the call runs", seconds=3 * PATIENCE_SECONDS)
         found = await said(process, b"take it back\n")
         await wait_until(lambda: owls.interrupted, "the module was hung up on")
 
@@ -104,7 +104,7 @@ async def test_a_client_that_is_killed_takes_its_call_back(gateway: Gateway, owl
     """Whoever stops the program has the worker hang up on the module; a task goes on, for its client may come again."""
     owls.forget()
     async with running(client, gateway, "leave") as process:
-        await wait_until(lambda: owls.calls("nap"), "the call runs", seconds=60)
+        await wait_until(lambda: owls.calls("nap"), "the call runs", seconds=3 * PATIENCE_SECONDS)
         process.send_signal(signal.SIGKILL)
         await process.wait()
         if client not in {"fastmcp", "pydantic_ai"}:

@@ -22,7 +22,7 @@ from support.gateways.node_clients import REVISIONS, node, printed
 from support.hosts.hosted_program import hosted
 from support.hosts.mcp_server import listens
 from support.hosts.texts_server import PIXEL, TABLE
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import TESTS
 from toolfleet_cli.local.redis_server import free_port
 
@@ -44,8 +44,10 @@ def server(bed: TestBed, gateway: Gateway) -> Iterator[str]:
         program(bed, [sys.executable, str(SERVER), str(port)], "texts", ready="", env={"PYTHONPATH": str(TESTS)}),
         hosted(bed, "texts", [sys.executable, str(SERVER)], {}),
     ):
-        wait_until_sync(lambda: listens(port), "the server listens", seconds=60)
-        wait_until_sync(lambda: is_listed(gateway, "texts.table"), "the gateway serves the module", seconds=60)
+        wait_until_sync(lambda: listens(port), "the server listens", seconds=3 * PATIENCE_SECONDS)
+        wait_until_sync(
+            lambda: is_listed(gateway, "texts.table"), "the gateway serves the module", seconds=3 * PATIENCE_SECONDS
+        )
         yield f"http://127.0.0.1:{port}/mcp"
 
 
@@ -108,7 +110,9 @@ async def test_a_model_reads_a_file_as_it_is(bed: TestBed, gateway: Gateway, cli
         ("fs.read_media_file", {"path": f"{tmp_path}/a.png"}),
     ]
     with hosted(bed, "fs", server.command(tmp_path), server.environment(tmp_path)):
-        wait_until_sync(lambda: is_listed(gateway, calls[0][0]), "the gateway serves the module", seconds=60)
+        wait_until_sync(
+            lambda: is_listed(gateway, calls[0][0]), "the gateway serves the module", seconds=3 * PATIENCE_SECONDS
+        )
         text, picture = await read(client, f"{gateway.url}/mcp", gateway.key, calls)
 
     assert repr(TEXT)[1:-1] in text

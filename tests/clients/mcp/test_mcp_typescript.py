@@ -17,7 +17,7 @@ from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.node_clients import REVISIONS, inspector, node, printed, sdk_client
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet_cli.local.redis_server import free_port
 
@@ -91,7 +91,7 @@ async def test_a_client_takes_its_call_back(installed: Path, gateway: Gateway, o
     owls.forget()
     async with node(installed, *sdk_client(name, gateway, "cancel")) as process:
         await heard(process, b"called\n")
-        await wait_until(lambda: owls.running == 1, "the call runs", seconds=60)
+        await wait_until(lambda: owls.running == 1, "the call runs", seconds=3 * PATIENCE_SECONDS)
         found = await said(process, b"take it back\n")
         await wait_until(lambda: owls.interrupted, "the module was hung up on")
 
@@ -123,7 +123,7 @@ async def test_a_client_follows_a_task_and_takes_it_back(installed: Path, gatewa
     owls.forget()
     async with node(installed, *sdk_client("modern", gateway, "tasks")) as process:
         await heard(process, b"called\n")
-        await wait_until(lambda: owls.running == 1, "the task runs", seconds=60)
+        await wait_until(lambda: owls.running == 1, "the task runs", seconds=3 * PATIENCE_SECONDS)
         found = await said(process, b"take it back\n")
         await wait_until(lambda: owls.interrupted, "the module was hung up on")
 
@@ -169,7 +169,7 @@ async def test_an_inspector_that_is_interrupted_takes_its_call_back(
     owls.forget()
     nap = napping("owls.nap", seconds=60)
     async with node(installed, *inspector("legacy", gateway, *nap)) as process:
-        await wait_until(lambda: owls.running == 1, "the call runs", seconds=60)
+        await wait_until(lambda: owls.running == 1, "the call runs", seconds=3 * PATIENCE_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         await wait_until(lambda: owls.interrupted, "the module was hung up on")

@@ -14,7 +14,7 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway
 from support.gateways.node_clients import node, printed
 from support.hosts.hosted_program import hosted
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet_cli.local.redis_server import free_port
 
 # The revision that a client speaks, and what it finds said of apps: before 2026-07-28 no server says so.
@@ -79,7 +79,7 @@ async def test_an_app_is_shown_and_asks_as_at_its_server(
             listed = (await client.get("/tools")).json()["tools"]
             return {f"{module}.{tool}" for module, (tool, _) in APPS.items()} <= {each["name"] for each in listed}
 
-        await wait_until_answered(is_served, "the gateway serves the modules", seconds=60)
+        await wait_until_answered(is_served, "the gateway serves the modules", seconds=3 * PATIENCE_SECONDS)
         for path, prefix in ((f"/mcp/{name}", ""), ("/mcp", f"{name}.")):
             found = await shown(installed, era, f"{gateway.url}{path}", gateway.key, f"{prefix}{tool}", asked)
 

@@ -14,7 +14,7 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_clients import mcp_client
 from support.hosts.hosted_program import hosted
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet_tasks.messages.fleet_results import FOLLOWING_TOOLS
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(700)]
@@ -58,7 +58,9 @@ async def test_a_list_is_the_servers_own(server: PublicServer, bed: TestBed, gat
 
     shown = dict[str, Any]()
     with hosted(bed, server.module, command, env):
-        await wait_until_answered(lambda: _has(gateway, server), "the gateway serves its tools", seconds=60)
+        await wait_until_answered(
+            lambda: _has(gateway, server), "the gateway serves its tools", seconds=3 * PATIENCE_SECONDS
+        )
         for path, prefix in (("/mcp", f"{server.module}."), (f"/mcp/{server.module}", "")):
             async with mcp_client(gateway, path=path) as client:
                 shown[path] = described(await listed(client), server, prefix)

@@ -10,6 +10,7 @@ import pytest
 from modules.files import FilePipeline, FileRecord, FileRefused, FileSettings, FilesUnavailable
 from modules.files.records import Records
 from support.files.stored import PAIRS, loose_keys, stored_keys
+from support.waiting import PATIENCE_SECONDS
 
 pytestmark = PAIRS
 
@@ -222,7 +223,7 @@ async def test_leftovers_are_swept_when_they_are_old(files: FilePipeline, other:
     def settle_late(owner: str, record: FileRecord) -> tuple[FileRecord, str | None]:
         for seconds in (3600, -5):  # as if it were in the future
             sweeping = asyncio.run_coroutine_threadsafe(other.sweep(older_than_seconds=seconds), loop)
-            swept.append(sweeping.result(20))
+            swept.append(sweeping.result(PATIENCE_SECONDS))
         return Records.settle(files.records, owner, record)
 
     files.records.settle = settle_late  # type: ignore[method-assign]

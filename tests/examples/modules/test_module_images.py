@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from support.modules.dockerfiles import Stage, read_stages
 from support.modules.example_modules import EXAMPLES, Module, running_copy
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_cli.local.modules import find_examples
 
 CLONE = EXAMPLES.parent
@@ -129,7 +130,13 @@ def _run(command: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     words = ["sh", "-c", command]
     done = subprocess.run(
-        words, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False, timeout=500
+        words,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=25 * PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
 

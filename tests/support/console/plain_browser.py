@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import httpx
 
 from support.gateways.keyed_gateway import KeyedGateway
+from support.waiting import PATIENCE_SECONDS
 
 
 @dataclass
@@ -75,7 +76,7 @@ class ConsoleBrowser:
 @asynccontextmanager
 async def browsing(gateway: KeyedGateway, who: str | None, *, key: str | None = None) -> AsyncGenerator[ConsoleBrowser]:
     """A browser; of one of `PEOPLE` who has signed in, or of nobody."""
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=3 * PATIENCE_SECONDS, trust_env=False) as client:
         if who is not None:
             answer = await client.post("/console/login", data={"credential": key or gateway.keys[who].text})
             assert answer.status_code == 303, answer.text

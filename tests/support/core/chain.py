@@ -18,6 +18,7 @@ from support.modules.example_modules import EXAMPLES, Module, running
 from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.redis.keys import Keys
@@ -131,7 +132,7 @@ class User:
         def answered() -> Any:
             try:
                 url = f"{self.chain.settings.core_url}/message"
-                reply = httpx.post(url, json=body, timeout=30, trust_env=False, verify=PLAIN)
+                reply = httpx.post(url, json=body, timeout=2 * PATIENCE_SECONDS, trust_env=False, verify=PLAIN)
             except httpx.HTTPError:
                 return None
             assert reply.status_code in {200, 409, 503}, reply.text
@@ -145,7 +146,7 @@ class User:
         """What was said; empty while the core is away."""
         try:
             url = f"{self.chain.settings.core_url}/conversations/{self.conversation_id}"
-            reply = httpx.get(url, timeout=10, trust_env=False, verify=PLAIN)
+            reply = httpx.get(url, timeout=PATIENCE_SECONDS, trust_env=False, verify=PLAIN)
             return list(reply.json()["messages"]) if reply.is_success else []
         except httpx.HTTPError:
             return []

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from support.gateways.gateway_process import NO_TLS
+from support.waiting import PATIENCE_SECONDS
 
 Call = Callable[[str, dict[str, Any]], Coroutine[Any, Any, str]]
 """Calls the tool of that name; returns what the model reads, whether the call has failed or not."""
@@ -43,7 +44,7 @@ async def _sdk(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
     connected = ConnectedClient(call)
     async with (
-        httpx2.AsyncClient(headers=_bearing(key), timeout=60, trust_env=False, verify=NO_TLS) as http,
+        httpx2.AsyncClient(headers=_bearing(key), timeout=3 * PATIENCE_SECONDS, trust_env=False, verify=NO_TLS) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         connected.names += [tool.name for tool in (await client.list_tools()).tools]

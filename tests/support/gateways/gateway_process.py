@@ -11,6 +11,7 @@ from types import MappingProxyType
 import httpx
 
 from support.fleet import TestBed, program
+from support.waiting import PATIENCE_SECONDS
 from support.worker_process import WorkerProcess
 from toolfleet_registry.access import new_key_text
 from toolfleet_registry.settings import Settings
@@ -38,7 +39,9 @@ class ServedGateway:
     def client(self, key: str | None = None) -> httpx.AsyncClient:
         """A client with its key, or another one."""
         headers = {"Authorization": f"Bearer {key or self.key}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=NO_TLS)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=2 * PATIENCE_SECONDS, trust_env=False, verify=NO_TLS
+        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import httpx
 
 from support.fleet import TestBed
 from support.gateways.gateway_process import NO_TLS, Gateway, ServedGateway, gateway_process
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.access import COMMAND_LINE, ApiKey, KeyDraft
 from toolfleet_registry.api_keys import ApiKeys, CreatedKey
@@ -49,7 +50,9 @@ class KeyedGateway:
     def client(self, who: str) -> httpx.AsyncClient:
         """A client of one of `PEOPLE`."""
         headers = {"authorization": f"Bearer {self.keys[who].text}"} if who in self.keys else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, trust_env=False, verify=NO_TLS)
+        return httpx.AsyncClient(
+            base_url=self.url, headers=headers, timeout=2 * PATIENCE_SECONDS, trust_env=False, verify=NO_TLS
+        )
 
     async def get(self, who: str, path: str, **options: Any) -> httpx.Response:
         async with self.client(who) as client:

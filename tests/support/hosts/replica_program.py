@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 
 from support.programs.fork_server import Process, end, start
+from support.waiting import PATIENCE_SECONDS
 from toolfleet.sdk import Context, Module, SQLiteReplies
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.directory.entries import Replica
@@ -80,7 +81,7 @@ class ReplicaProcess:
         """End it at once, whatever it is at."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> None:
         """Have it end in good order."""

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from support.module_server import Request
+from support.waiting import PATIENCE_SECONDS
 
 
 async def tell(request: Request) -> web.Response:
@@ -32,7 +33,7 @@ async def _lines(request: Request) -> AsyncIterator[bytes]:
 
 
 async def _lines_until(go: Path, message: Any) -> AsyncIterator[bytes]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         while not go.exists():
             if message is not None:
                 yield json.dumps({"log": message}).encode() + b"\n"

@@ -16,7 +16,7 @@ import yaml
 
 from support.metrics.scraping import wait_until_read
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
@@ -58,7 +58,9 @@ class Prometheus:
         )
 
     def _get(self, what: str, **params: str) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.get(f"{self.url}/api/v1/{what}", params=params, timeout=20, verify=PLAIN).json()
+        answer: dict[str, Any] = httpx.get(
+            f"{self.url}/api/v1/{what}", params=params, timeout=PATIENCE_SECONDS, verify=PLAIN
+        ).json()
         return answer
 
 
@@ -124,13 +126,13 @@ def labels_in(expression: str) -> set[str]:
 def check_rules(files: Sequence[Path]) -> str:
     """What `promtool test rules` says of files of tests. Fails where one fails."""
     command = [shutil.which("promtool") or "promtool", "test", "rules", *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def _is_ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/-/ready", timeout=5, verify=PLAIN).status_code == 200
+        return httpx.get(f"{url}/-/ready", timeout=PATIENCE_SECONDS, verify=PLAIN).status_code == 200
     except httpx.HTTPError:
         return False

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.modules import data_environment
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -72,7 +72,7 @@ def serving(name: str, app: Starlette) -> Generator[Module]:
             yield Module(name, f"http://127.0.0.1:{port}")
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(2 * PATIENCE_SECONDS)
             assert not thread.is_alive()
 
 
@@ -112,7 +112,9 @@ def running_copy(
         )
         try:
             wait_until_sync(
-                lambda: _RUNNING.search(log.read_text()) or process.poll() is not None, f"{name} runs", seconds=60
+                lambda: _RUNNING.search(log.read_text()) or process.poll() is not None,
+                f"{name} runs",
+                seconds=3 * PATIENCE_SECONDS,
             )
             found = _RUNNING.search(log.read_text())
             assert found, log.read_text()

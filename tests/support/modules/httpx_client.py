@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from support.servers.plain_http import PLAIN
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.contracts.attempts import require_live
 from toolfleet_workers.executors.module_client import SendProgress
 from toolfleet_workers.executors.reply import ConnectionLost, NotConnected, ReplyBroken
@@ -38,7 +39,9 @@ class HttpxClient:
     """As `module_client.ModuleClient`, for modules without TLS."""
 
     def __init__(self) -> None:
-        self._client = httpx.AsyncClient(follow_redirects=False, trust_env=False, timeout=60, verify=PLAIN)
+        self._client = httpx.AsyncClient(
+            follow_redirects=False, trust_env=False, timeout=3 * PATIENCE_SECONDS, verify=PLAIN
+        )
 
     async def post(self, request: ModuleRequest, progress: SendProgress) -> HttpxResponse:
         line, *fields = request.head().decode().removesuffix("\r\n\r\n").split("\r\n")

@@ -8,6 +8,7 @@ from subprocess import Popen
 
 from support.module_server import ModuleServer
 from support.processes import next_line, python_program
+from support.waiting import PATIENCE_SECONDS
 from support.worker_process import TESTS
 
 _PROGRAM = """
@@ -47,4 +48,4 @@ def module_process() -> Generator[ModuleProcess]:
         yield ModuleProcess(server, process)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)

@@ -20,7 +20,7 @@ import httpx
 from support.files.pictures import PNG
 from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet.sdk import (
     Accepted,
     Context,
@@ -158,7 +158,7 @@ class Running:
     process: Process
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=30, trust_env=False, verify=PLAIN)
+        return httpx.AsyncClient(base_url=self.url, timeout=2 * PATIENCE_SECONDS, trust_env=False, verify=PLAIN)
 
 
 @contextmanager

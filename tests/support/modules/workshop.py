@@ -19,7 +19,7 @@ from modules.code_executor.manifest import module_for as code_executor_module
 from modules.files import FileSettings, open_pipeline
 from modules.kept_commands import KeptCommand
 from support.modules.example_modules import Module, in_process, running, serving_here
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 
 ENDED = {"completed", "failed", "cancelled", "timed_out"}
 
@@ -77,7 +77,7 @@ def _buried() -> Generator[None]:
         patch.setattr(KeptCommand, "start", noting)
         yield
     for keeper in keepers:
-        keeper.wait(20)
+        keeper.wait(PATIENCE_SECONDS)
 
 
 def _named(prefix: str, env: dict[str, object]) -> dict[str, object]:

@@ -25,6 +25,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any, Protocol
 
 from support.programs.preloads import preload, program_of
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_modules.hosts.child_process import _end_with_parent, spawn, stop
 
 _TESTS = Path(__file__).parents[2]
@@ -191,7 +192,7 @@ class ForkServer:
         """Leave it. It ends this client's forks, and itself if it has no other client."""
         self._socket.close()
         if self._process is not None:
-            self._process.wait(10)
+            self._process.wait(PATIENCE_SECONDS)
 
 
 class Fork:

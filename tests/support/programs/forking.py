@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -56,7 +57,7 @@ def run_sync() -> dict[str, object]:
             return count(fleet.call_many([echo(number) for number in range(CALLS)], OWNER, timeout=30))
 
         children = [fork(many, leave=sys.exit) for _ in range(CHILDREN)]
-        during, naps_done = many(), count([nap.result(30) for nap in naps])
+        during, naps_done = many(), count([nap.result(2 * PATIENCE_SECONDS) for nap in naps])
         codes = [exit_code(child) for child in children]
         return {"during": during, "naps": naps_done, "after": many(), "children": codes}
 

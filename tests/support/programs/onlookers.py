@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from support.modules.example_modules import EXAMPLES
+from support.waiting import PATIENCE_SECONDS
 
 # Root reads everything by its capabilities; without them it is a user as any other.
 WITHOUT_RIGHTS = "from modules.sandboxes import linux; linux.drop_capabilities(); import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
@@ -24,5 +25,5 @@ def read_by_its_user(pid: int) -> set[str]:
     """Of its environment, its memory, its open files and its folder those that can be read, by their names in /proc."""
     reader = [sys.executable, "-c", WITHOUT_RIGHTS, "-c", _READ, str(pid)]
     env = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
-    read = subprocess.run(reader, check=True, capture_output=True, text=True, env=env, timeout=30)
+    read = subprocess.run(reader, check=True, capture_output=True, text=True, env=env, timeout=2 * PATIENCE_SECONDS)
     return set(read.stdout.split())

@@ -10,6 +10,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.waiting import PATIENCE_SECONDS
+
 _SEIZE, _INTERRUPT, _SYSCALL, _DETACH, _SYSCALL_INFO = 0x4206, 0x4207, 24, 17, 0x420E
 _MARK_SYSCALLS = 1
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
@@ -94,4 +96,4 @@ def watch_syncs(pid: int) -> Generator[SyncWatch]:
         yield watch
     finally:
         watch.end()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)

@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from support.module_server import ModuleServer, Request
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 
 WHO: dict[str, Any] = {"who": {"method": "elicitation/create", "params": {"message": "Who?"}}}
 ADA: dict[str, Any] = {"who": {"action": "accept", "content": {"name": "Ada"}}}
@@ -39,7 +39,7 @@ class Asker:
     async def greet(self, request: Request) -> web.StreamResponse:
         inputs = request.get("inputs", {"round": 0})
         self.seen.append(inputs)
-        await wait_until(lambda: inputs["round"] not in self.held, "it may go on", seconds=60)
+        await wait_until(lambda: inputs["round"] not in self.held, "it may go on", seconds=3 * PATIENCE_SECONDS)
         if self.fails:
             self.fails -= 1
             raise web.HTTPServiceUnavailable(headers={"Retry-After": "0"})

@@ -17,7 +17,7 @@ import psutil
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import _end_with_parent
 from toolfleet_registry.store.sql_database import close_failed
@@ -103,9 +103,12 @@ def _serving(programs: Path, folder: Path, data: Path, as_whom: dict[str, Any], 
     try:
         ready = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port), "-t", "1"]
         wait_until_sync(
-            lambda: subprocess.run(ready, check=False, timeout=10).returncode == 0 or process.poll() is not None,
+            lambda: (
+                subprocess.run(ready, check=False, timeout=PATIENCE_SECONDS).returncode == 0
+                or process.poll() is not None
+            ),
             "PostgreSQL answers",
-            seconds=60,
+            seconds=3 * PATIENCE_SECONDS,
         )
         assert process.poll() is None, (folder / "log").read_text()
         yield PostgresServer(f"postgresql+pg8000://owl@127.0.0.1:{port}/postgres", port, process)
@@ -116,12 +119,14 @@ def _serving(programs: Path, folder: Path, data: Path, as_whom: dict[str, Any], 
 def _stop(process: subprocess.Popen[Any]) -> None:
     process.send_signal(signal.SIGQUIT)  # at once; nobody needs the data
     try:
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
 
 
 def _run(words: list[str], folder: Path, as_whom: dict[str, Any]) -> None:
-    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=folder, timeout=60, **as_whom)
+    done = subprocess.run(
+        words, check=False, capture_output=True, text=True, cwd=folder, timeout=3 * PATIENCE_SECONDS, **as_whom
+    )
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import LOOPBACK, held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
@@ -215,7 +215,7 @@ def rabbitmq(folder: Path) -> Generator[RabbitMq]:
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection((LOOPBACK, port), timeout=1).close()
+        socket.create_connection((LOOPBACK, port), timeout=PATIENCE_SECONDS).close()
     except OSError:
         return False
     return True

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from redis import Redis
 
 from support.clocks import WallClock, clocked_command, redis_with_a_clock
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import held_port, is_ours, redis_command, redis_log, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 
@@ -109,7 +109,9 @@ class FaultyRedis:
             process = spawn([*command, f"--{_REWRITES}", "0"], env=self._env, output=output)
         self._own.append(process)
         self._pid = process.pid
-        wait_until_sync(lambda: is_ours(port, process.pid, has_loaded=has_loaded), "Redis is back", seconds=60)
+        wait_until_sync(
+            lambda: is_ours(port, process.pid, has_loaded=has_loaded), "Redis is back", seconds=3 * PATIENCE_SECONDS
+        )
 
     def close(self) -> None:
         self.look.close()

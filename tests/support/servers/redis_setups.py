@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from support.documents import ROOT
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import find_redis_server, held_port, redis_command
 from toolfleet_modules.hosts.child_process import spawn, stop
 
@@ -188,7 +188,7 @@ def _answers(redis: Redis) -> bool:
 
 def _listens(port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS).close()
     except OSError:
         return False
     return True
@@ -229,9 +229,9 @@ def _tls_front(tls: Certificates, port: int) -> Generator[int]:
             yield listener.getsockname()[1]
         finally:
             front.cancel()
-            asyncio.run_coroutine_threadsafe(_end_all(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(_end_all(), loop).result(PATIENCE_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
+            thread.join(PATIENCE_SECONDS)
             loop.close()
 
 
@@ -305,4 +305,4 @@ def _certificates(folder: Path) -> Certificates:
 
 
 def _openssl(*words: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)  # noqa: S607 - from PATH
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=3 * PATIENCE_SECONDS)  # noqa: S607 - from PATH

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
@@ -56,7 +56,7 @@ def s3_server(folder: Path) -> Generator[S3Server]:
             wait_until_sync(
                 lambda: b"Running on" in log.read_bytes() or process.poll() is not None,
                 "the S3 server runs",
-                seconds=60,
+                seconds=3 * PATIENCE_SECONDS,
             )
             assert process.poll() is None, log.read_text()
             yield S3Server(f"http://127.0.0.1:{port}", process)

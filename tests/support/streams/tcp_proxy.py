@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from support.waiting import PATIENCE_SECONDS
+
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, and for no time
 
 
@@ -153,13 +155,13 @@ def tcp_proxy(target: int, *, delay_seconds: float = 0) -> Generator[TcpProxy]:
     proxy = TcpProxy(target, delay_seconds=delay_seconds)
     thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(proxy.start(), proxy.loop).result(10)
+    server = asyncio.run_coroutine_threadsafe(proxy.start(), proxy.loop).result(PATIENCE_SECONDS)
     try:
         yield proxy
     finally:
-        asyncio.run_coroutine_threadsafe(proxy.end(server), proxy.loop).result(10)
+        asyncio.run_coroutine_threadsafe(proxy.end(server), proxy.loop).result(PATIENCE_SECONDS)
         proxy.loop.call_soon_threadsafe(proxy.loop.stop)
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
         proxy.loop.close()
 
 

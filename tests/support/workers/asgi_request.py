@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive
 
+from support.waiting import PATIENCE_SECONDS
+
 
 async def post(app: ASGIApp, path: str, receive: Receive, headers: Iterable[tuple[bytes, bytes]] = ()) -> list[Message]:
     """What the app sends. Raises `TimeoutError` if it has not ended after 20 seconds."""
@@ -24,6 +26,6 @@ async def post(app: ASGIApp, path: str, receive: Receive, headers: Iterable[tupl
         "scheme": "http",
         "headers": [(b"content-type", b"application/json"), *headers],
     }
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await app(scope, receive, send)
     return sent

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redis import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import KEYS, QUEUE, open_parts
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.fetcher import Fetcher, Message
@@ -88,6 +88,6 @@ async def working(url: str, taker: Taker, *, bound: int | None = None) -> AsyncG
         running = asyncio.create_task(fetcher.run())
         yield FetchingWorker(taker, parts.connection, parts.notify_key, parts.leases, fetcher, running)
         running.cancel()
-        await asyncio.wait([running], timeout=5)
+        await asyncio.wait([running], timeout=PATIENCE_SECONDS)
         assert running.done()
         assert taker.expected == 0

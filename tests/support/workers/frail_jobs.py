@@ -6,6 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, WakeupRequest
@@ -159,7 +160,7 @@ async def live(
         ledger = Ledger(redis, moments, results, more.get("refusals", []))
         frail: Any = FrailRecords(records, moments)
         mover = mover_of(frail, ledger, settings, lease_seconds=LEASE_SECONDS)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 job = await records.get("j")
                 assert job is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 from redis import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.redis_connection import PipelinedConnection
@@ -40,11 +41,11 @@ async def open_connection(url: str) -> AsyncGenerator[PipelinedConnection]:
     connection = PipelinedConnection(connection_factory(url), name="test")
     connection.start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await connection.connected()
         yield connection
     finally:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await connection.aclose()
 
 
@@ -62,11 +63,11 @@ async def open_notify_keys(
         return lines[number]
 
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await line_of(0).connected()
         yield NotifyKeys(connection, line_of, KEYS.notify_key("")), lines
     finally:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for one in lines:
                 await one.aclose()
 

@@ -14,6 +14,7 @@ from celery import Celery, Task, current_task
 from celery.exceptions import SoftTimeLimitExceeded
 from kombu.entity import Queue
 
+from support.waiting import PATIENCE_SECONDS
 from support.workers.pool_worker import QUEUE, REDIS_VARIABLE
 from toolfleet_registry.settings import load_settings
 from toolfleet_tasks.control import startup_checks
@@ -77,7 +78,7 @@ async def careful() -> str:
     try:
         await asyncio.sleep(60)
     except SoftTimeLimitExceeded:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.sleep(0.01)
         return "cleaned up"
     return "never interrupted"

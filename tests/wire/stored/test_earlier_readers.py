@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.versions.releases import NoHistory, Release, unpack, versions
+from support.waiting import PATIENCE_SECONDS
 from wire.stored.samples.all_forms import FORMS
 from wire.test_fixtures import NAMED_ANEW
 
@@ -43,7 +44,7 @@ def test_an_earlier_version_reads_what_has_nothing_new(code: Release) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=3 * PATIENCE_SECONDS,
     )
 
     assert done.returncode == 0, done.stderr[-3_000:]

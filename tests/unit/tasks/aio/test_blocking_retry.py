@@ -7,6 +7,7 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisAway
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_tasks import greenlet_bridge
 from toolfleet_tasks.greenlet_bridge import Bridge, retry_blocking
 
@@ -27,7 +28,7 @@ async def test_a_server_that_is_away_is_asked_again() -> None:
             raise faults.pop()
         return "done"
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await Bridge(retry_blocking, act) == "done"
     assert threading.get_ident() not in threads
 

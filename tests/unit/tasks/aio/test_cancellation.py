@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_tasks.aio import end, is_wanted
 
 
@@ -21,7 +22,7 @@ async def test_a_lost_cancellation_is_repeated() -> None:
 
     task = asyncio.create_task(stubborn())
     await asyncio.sleep(0)
-    await asyncio.wait_for(end([task]), 10)
+    await asyncio.wait_for(end([task]), PATIENCE_SECONDS)
 
     assert (task.cancelled(), swallowed) == (True, 2)
 
@@ -40,7 +41,7 @@ async def test_a_loop_in_a_group_sees_that_it_was_cancelled() -> None:
     task = asyncio.create_task(loop())
     await asyncio.sleep(0)
     task.cancel()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
     assert rounds == 1
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.errors import NotPublished
 from toolfleet_tasks.fairness import WaitQueue
 
@@ -75,7 +75,7 @@ async def test_who_tried_in_vain_keeps_its_place(waiters: Waiters) -> None:
 async def test_whoever_is_first_asks_now_and_then(waiters: Waiters) -> None:
     """Also if nobody ever says that there is room."""
     tasks = [waiters.start() for _ in range(2)]
-    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_SECONDS)
 
     assert waiters.came == [0, 1]
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.clocks import run_virtually
 from support.local_tools.tag_tools import echo_tag, explode_tag, learning, learning_tag, refuse_tag, tag
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, GateDecision
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, local_tool
 from toolfleet_registry.errors import SettingsError
@@ -274,7 +274,7 @@ def test_a_function_that_hangs_does_not_keep_a_program_from_ending() -> None:
 
     def hang(context: ToolContext) -> str:
         left.set()
-        released.wait(60)
+        released.wait(3 * PATIENCE_SECONDS)
         left.clear()
         return "late"
 
@@ -317,7 +317,7 @@ def test_plain_functions_run_in_each_loop_of_a_program() -> None:
 
     def hold(context: ToolContext) -> str:
         if context.raw_arg == "wait":
-            released.wait(10)
+            released.wait(PATIENCE_SECONDS)
         return "here"
 
     registry = registry_of(tag("hold", handler=hold))
