@@ -168,6 +168,12 @@ def run_virtually(work: Coroutine[Any, Any, T], *, seed: int = 0) -> tuple[T, fl
         return runner.run(work), loop.now
 
 
+async def pass_virtually(seconds: float) -> None:
+    """Let time pass on the running loop, which must be a virtual one."""
+    assert isinstance(asyncio.get_running_loop(), VirtualLoop), "this would take real time"
+    await asyncio.sleep(seconds)
+
+
 def libfaketime() -> Path | None:
     """The library that other processes are started with, where it is installed."""
     for folder in _LIBRARIES:

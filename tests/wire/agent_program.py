@@ -10,12 +10,12 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from support.waiting import PATIENCE_SECONDS, wait_until_equal
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
 
 try:
@@ -81,16 +81,10 @@ async def repeats(fleet: ToolFleet) -> dict[str, Any]:
     return {"repeated": [*told(second), first.audit.call_id == second.audit.call_id], "conflict": told(other)}
 
 
-async def until(ask: Callable[[], Awaitable[str | None]], expected: str) -> None:
-    """Return when the answer is that one."""
-    while await ask() != expected:  # noqa: ASYNC110 - nothing announces it
-        await asyncio.sleep(0.02)
-
-
 async def handles(fleet: ToolFleet) -> dict[str, Any]:
     """What can be done with a call that is under way."""
     handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 20}), ADA)
-    await until(handle.status, "running")
+    await wait_until_equal(handle.status, "running", "it runs")
     await handle.cancel()
     talking = await fleet.submit(ToolCall(tool_name="owls.talk"), ADA)
     said = [progress.message async for progress in talking.progress()]
@@ -107,7 +101,7 @@ async def jobs(fleet: ToolFleet) -> dict[str, Any]:
             over = await methods_of(fleet).job(job.job_id, ADA)
             return None if over is None else str(over.state)
 
-        await until(state, "completed")
+        await wait_until_equal(state, "completed", "the job is completed")
         return {"job": ["completed"]}
     wake = await anext(aiter(methods_of(fleet).completions("c-1")))
     over = await methods_of(fleet).job(job.job_id, ADA)
@@ -124,8 +118,7 @@ async def leave() -> None:
     handle = await fleet.submit(waiting, ADA, timeout=_FOR_EVER)
     begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-2", platform="chat")
     job = await methods_of(fleet).start(begin, STATE, conversation=where, caller=ADA, deadline=_FOR_EVER)
-    while await handle.status() != "queued":  # noqa: ASYNC110 - nothing announces it
-        await asyncio.sleep(0.02)
+    await wait_until_equal(handle.status, "queued", "it waits")
     json.dump({"job": job.job_id}, sys.stdout)
     sys.stdout.flush()
     os._exit(0)
@@ -138,8 +131,7 @@ async def leave_accepted() -> None:
     found = dict[str, str]()
     for key, tool in (("kept", "nest.hatch"), ("elsewhere", "nest.plainly")):
         handle = await fleet.submit(ToolCall(tool_name=tool, idempotency_key=key), ADA, timeout=_FOR_EVER)
-        while await handle.status() != "running":  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.02)
+        await wait_until_equal(handle.status, "running", "it runs")
         found[key] = handle.id
     json.dump(found, sys.stdout)
     sys.stdout.flush()
@@ -183,7 +175,7 @@ async def load() -> None:
 async def everything() -> None:
     """What a caller does with tools and jobs, one after the other."""
     found: dict[str, Any] = {}
-    async with asyncio.timeout(60), ToolFleet() as fleet:
+    async with asyncio.timeout(3 * PATIENCE_SECONDS), ToolFleet() as fleet:
         for part in (ends, repeats, handles, jobs):
             found |= await part(fleet)
         found["dead"] = sorted(letter.tool_name for letter in await methods_of(fleet).dead())

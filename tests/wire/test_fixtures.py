@@ -10,8 +10,10 @@ import pytest
 from redis import Redis
 
 from support.servers import redis_snapshot
+from support.there import there
 from support.versions.mixed_fleet import mixed_fleet
 from support.versions.releases import Version, here, versions
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import Since
 from toolfleet_registry.contracts.calls import DeadLetter
@@ -55,9 +57,14 @@ async def test_what_an_earlier_version_has_left_is_read_and_gone_on_with(fleet: 
     left = json.loads((FIXTURES / f"{kept}-left.json").read_text())
 
     waited, repeated = await fleet.call(WAITING, ADA, timeout=30), await fleet.call(REPEATED, ADA, timeout=30)
-    async with asyncio.timeout(30):
-        while (job := await fleet.jobs.get(left["job"], ADA)) is None or job.state not in ENDED:  # noqa: ASYNC110 - nothing announces it
-            await asyncio.sleep(0.05)
+
+    async def has_ended() -> bool:
+        found = await fleet.jobs.get(left["job"], ADA)
+        return found is not None and found.state in ENDED
+
+    await wait_until_answered(has_ended, "the job ends", seconds=2 * PATIENCE_SECONDS)
+    job = there(await fleet.jobs.get(left["job"], ADA))
+    async with asyncio.timeout(PATIENCE_SECONDS):
         wake = await anext(aiter(fleet.wakeups.completions("c-2")))
     letters = await fleet.dead_letters.list()
 

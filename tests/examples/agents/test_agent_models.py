@@ -16,6 +16,8 @@ from agent_core.models.model import Answer, ModelAway
 from agent_core.models.openai_compatible_model import OpenAICompatibleModel
 from agent_core.models.scripted_model import ScriptedModel
 from agent_core.wording import facts_of, wake_message
+from support.modules.raw_modules import Behaviour, raw_module, trickling
+from support.waiting import PATIENCE_SECONDS
 from toolfleet import ToolCall, ToolDefinition, ToolResult
 from toolfleet.formats import from_result
 from toolfleet_registry.contracts.jobs import WakeUp
@@ -120,13 +122,18 @@ async def server(handler: Handler) -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def model_of(handler: Handler, seconds: float = 10) -> AsyncGenerator[OpenAICompatibleModel]:
-    async with server(handler) as url:
-        model = OpenAICompatibleModel(f"{url}/", "owl-1", "secret", instructions="Be kind.", seconds=seconds)
-        try:
-            yield model
-        finally:
-            await model.close()
+async def model_at(url: str, seconds: float) -> AsyncGenerator[OpenAICompatibleModel]:
+    model = OpenAICompatibleModel(f"{url}/", "owl-1", "secret", instructions="Be kind.", seconds=seconds)
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+@asynccontextmanager
+async def model_of(handler: Handler) -> AsyncGenerator[OpenAICompatibleModel]:
+    async with server(handler) as url, model_at(url, seconds=10) as model:
+        yield model
 
 
 async def test_a_request_has_instructions_history_and_tools_and_a_tool_call_comes_back() -> None:
@@ -233,24 +240,17 @@ async def test_a_server_that_fails_is_a_model_that_is_away(status: int, text: st
             await model.answer([USER], TOOLS)
 
 
-async def _is_silent(_: web.Request) -> web.Response:
+async def _stay_silent(_: bytes, __: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
-    return web.Response()
 
 
-async def _trickles(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    for _ in range(300):
-        await response.write(b" ")
-        await asyncio.sleep(0.1)
-    return response
+LATE = {"is silent": _stay_silent, "trickles": trickling(b"HTTP/1.1 200 OK\r\n\r\n", b" ")}
 
 
-@pytest.mark.parametrize("handler", [_is_silent, _trickles])
-async def test_a_server_that_is_late_is_a_model_that_is_away(handler: Handler) -> None:
+@pytest.mark.parametrize("behave", LATE.values(), ids=LATE)
+async def test_a_server_that_is_late_is_a_model_that_is_away(behave: Behaviour) -> None:
     """The turn hears of it within its time."""
-    async with model_of(handler, seconds=0.5) as model:
+    async with raw_module(behave) as url, model_at(url, seconds=0.5) as model, asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(ModelAway):
             await model.answer([USER], TOOLS)
 

@@ -1,11 +1,9 @@
 """Plain functions that run in a worker's threads, and write into a file what becomes of them."""
 
-import threading
 from pathlib import Path
 
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet.tags import local_tool
-
-_LONGEST_SECONDS = 60.0  # so that a test that fails leaves nothing behind
 
 
 def _write(journal: str, word: str) -> None:
@@ -15,11 +13,7 @@ def _write(journal: str, word: str) -> None:
 
 def _wait(journal: str) -> str:
     _write(journal, "began")
-    go, waited = Path(f"{journal}.go"), threading.Event()
-    for _ in range(int(_LONGEST_SECONDS / 0.02)):
-        if go.exists():
-            break
-        waited.wait(0.02)
+    wait_until_sync(Path(f"{journal}.go").exists, "the test lets it go", seconds=3 * PATIENCE_SECONDS)
     _write(journal, "ended")
     return "held"
 

@@ -192,9 +192,9 @@ class RabbitMq:
         with contextlib.suppress(psutil.NoSuchProcess):
             helpers = psutil.Process(self._process.pid).children(recursive=True)
         yield
-        _, left = psutil.wait_procs(helpers, timeout=1)
-        for helper in left:
-            helper.kill()
+        for helper in helpers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                helper.kill()
 
 
 @contextmanager

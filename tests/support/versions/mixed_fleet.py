@@ -20,7 +20,8 @@ from support.versions.releases import Release
 from support.waiting import wait_until_sync
 from toolfleet_modules.hosts.child_process import spawn, stop
 
-_AGENT = Path(__file__).parents[2] / "wire" / "agent_program.py"
+_TESTS = Path(__file__).parents[2]
+_AGENT = _TESTS / "wire" / "agent_program.py"
 _AGENT_SECONDS = 100
 _SAID = {"worker": "toolfleet worker ready", "beat": "beat: Starting"}
 
@@ -63,7 +64,7 @@ class MixedFleet:
         """What the agent's program of that release saw; `words` are its arguments."""
         done = subprocess.run(
             [release.python, _AGENT, *words],
-            env={**_bare_environment(), **self.env, **release.env},
+            env={**_bare_environment(), **self.env, "PYTHONPATH": f"{release.env['PYTHONPATH']}{os.pathsep}{_TESTS}"},
             cwd=self.folder,
             capture_output=True,
             text=True,

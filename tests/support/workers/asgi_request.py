@@ -8,9 +8,16 @@ from starlette.types import ASGIApp, Message, Receive
 from support.waiting import PATIENCE_SECONDS
 
 
-async def post(app: ASGIApp, path: str, receive: Receive, headers: Iterable[tuple[bytes, bytes]] = ()) -> list[Message]:
-    """What the app sends. Raises `TimeoutError` if it has not ended after 20 seconds."""
-    sent: list[Message] = []
+async def post(
+    app: ASGIApp,
+    path: str,
+    receive: Receive,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    sent: list[Message] | None = None,
+) -> list[Message]:
+    """What the app sends, which is in `sent` as soon as it is sent. Raises `TimeoutError` if it has not ended after 20 seconds."""
+    sent = [] if sent is None else sent
 
     async def send(message: Message) -> None:
         sent.append(message)

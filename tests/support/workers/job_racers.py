@@ -5,11 +5,14 @@ Each says `ready` and waits for a line first: a race is shorter than the start o
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs.records import JobChange, JobRecords
@@ -37,8 +40,11 @@ async def job_records(
 async def race(url: str, what: str, *, processes: int = 3) -> list[Any]:
     """What each of several processes says that begin together."""
     command, pipe = (sys.executable, __file__, url, what), asyncio.subprocess.PIPE
-    started = [await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe) for _ in range(processes)]
-    async with asyncio.timeout(60):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    started = [
+        await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, env=env) for _ in range(processes)
+    ]
+    async with asyncio.timeout(3 * PATIENCE_SECONDS):
         for process in started:
             assert process.stdout is not None
             assert await process.stdout.readline() == b"ready\n"

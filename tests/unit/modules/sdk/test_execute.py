@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from starlette.types import Message
 
 from support.published_call import published
 from support.waiting import wait_until, wait_until_answered
@@ -29,6 +30,7 @@ class State:
     """What a test may see of the tools."""
 
     cancelled: bool = False
+    sent: list[Message] | None = None
 
     def __post_init__(self) -> None:
         self.hanging = asyncio.Event()
@@ -36,12 +38,20 @@ class State:
         self.running = 0
         self.most = 0
 
+    async def heard(self, text: str) -> None:
+        """Wait until a line with the text was sent, where the test takes what is sent."""
+        if (sent := self.sent) is not None:
+            await wait_until(
+                lambda: any(text.encode() in message.get("body", b"") for message in sent), f"{text} is sent"
+            )
+
 
 def make_owls(state: State, **settings: Any) -> Module:
     owls = Module("owls", **settings)
-    for add in (add_plain_ones, add_raising_ones, add_odd_results, add_reporting_ones):
+    for add in (add_plain_ones, add_raising_ones, add_odd_results):
         add(owls)
     add_waiting_ones(owls, state)
+    add_reporting_ones(owls, state)
     return owls
 
 
@@ -112,14 +122,14 @@ def add_waiting_ones(owls: Module, state: State) -> None:
         return threading.current_thread().name
 
 
-def add_reporting_ones(owls: Module) -> None:
+def add_reporting_ones(owls: Module, state: State) -> None:
     @owls.tool
     async def slow_words(context: Context) -> str:
         for step in range(200):
             await context.progress(step / 200, f"step {step}")
-        await asyncio.sleep(0.1)
+        await state.heard("step 199")
         report(7.0, "half \ud800 " + "a character" * 100)
-        await asyncio.sleep(0.1)
+        await state.heard("half")
         return "end"
 
     @owls.tool
@@ -406,21 +416,29 @@ async def test_a_flood_is_turned_away(state: State) -> None:
         assert (await client.call("count", day=1)).success
 
 
-async def test_progress_comes_before_the_reply(owls: ModuleClient) -> None:
+async def test_progress_comes_before_the_reply(state: State) -> None:
     """Of much in a short time the latest, as lines of JSON that every reader can read."""
-    response = await owls.http.post(
-        "/execute", json={"tool_name": "owls.slow_words"}, headers={"Accept": "application/x-ndjson"}
-    )
-    *before, last = [json.loads(line) for line in response.content.split(b"\n") if line]
+    module = make_owls(state, progress_seconds=0.02)
+    messages = iter([{"type": "http.request", "body": b'{"tool_name": "owls.slow_words"}', "more_body": False}])
 
-    assert response.headers["content-type"] == "application/x-ndjson"
+    async def receive() -> Any:
+        return next(messages, None) or await asyncio.Event().wait()
+
+    state.sent = []
+    async with module.client():
+        await post(module.app, "/execute", receive, [(b"accept", b"application/x-ndjson")], sent=state.sent)
+    start, *bodies = state.sent
+    content = b"".join(body.get("body", b"") for body in bodies)
+    *before, last = [json.loads(line) for line in content.split(b"\n") if line]
+
+    assert dict(start["headers"])[b"content-type"] == b"application/x-ndjson"
     assert last == {"tool_name": "owls.slow_words", "success": True, "result": "end", "error": None}
     assert 1 < len(before) < 15
     assert [set(line) for line in before] == [{"progress", "message"}] * len(before)
     assert before[-1]["progress"] == 1
     assert before[-1]["message"].startswith("half ? a char")
     assert len(before[-1]["message"]) == 500
-    assert all(len(line) < 4096 for line in response.content.split(b"\n"))
+    assert all(len(line) < 4096 for line in content.split(b"\n"))
 
 
 async def test_progress_is_for_those_who_ask_for_it(owls: ModuleClient, state: State) -> None:

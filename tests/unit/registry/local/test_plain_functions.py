@@ -16,7 +16,7 @@ from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.there import there
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from toolfleet import report_progress
 from toolfleet.sdk import Context
 from toolfleet.tags import ToolContext
@@ -52,8 +52,7 @@ def block(name: str = "") -> str:
 def look(word: str, context: ToolContext) -> str:
     """Work until nobody waits any more."""
     seen.append(f"began {word}")
-    while not context.cancelled:
-        released.wait(0.01)
+    wait_until_sync(lambda: context.cancelled, "its time is over")
     seen.append(context.seconds_left)
     over.wait(PATIENCE_SECONDS)  # it may see the end of its time before the loop does
     return word

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.clocks import BEGINS_AT, run_virtually
+from support.clocks import BEGINS_AT, pass_virtually, run_virtually
 from support.there import there
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ToolDefinition
@@ -163,7 +163,7 @@ async def test_a_block_that_ends_in_time_is_left_alone() -> None:
     """Its own error comes out, and nothing comes after it."""
     with pytest.raises(KeyError), SharedTimeout(0.02):
         raise KeyError
-    await asyncio.sleep(0.05)  # it would come now
+    await pass_virtually(0.05)  # it would come now
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
@@ -227,7 +227,7 @@ def test_a_gate_that_is_silent_has_its_two_seconds() -> None:
 
 
 async def draws() -> tuple[object, ...]:
-    await asyncio.sleep(5)
+    await pass_virtually(5)
     when = fleet_clock.now(), fleet_clock.suspend_aware(), machine_clock.monotonic(), machine_clock.wall()
     return (*when, randomness.uniform(0, 1), randomness.random(), randomness.randrange(100), randomness.uuid4())
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.clocks import run_virtually
 from support.local_tools.tag_tools import echo_tag, explode_tag, learning, learning_tag, refuse_tag, tag
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from toolfleet import Caller, GateDecision
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, local_tool
 from toolfleet_registry.errors import SettingsError
@@ -292,8 +292,10 @@ async def test_a_plain_function_runs_in_a_thread(monkeypatch: pytest.MonkeyPatch
 
     def hold(context: ToolContext) -> str:
         began.set()
-        while not (released.is_set() or (context.raw_arg == "ends" and context.cancelled)):
-            released.wait(0.01)
+        wait_until_sync(
+            lambda: released.is_set() or (context.raw_arg == "ends" and context.cancelled),
+            "the test or its time ends it",
+        )
         return threading.current_thread().name
 
     monkeypatch.setenv("TOOLFLEET_LOCAL_THREADS", "1")

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from support.clocks import run_virtually
+from support.clocks import pass_virtually, run_virtually
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, UnboundedLease
@@ -115,7 +115,7 @@ def test_time_that_middleware_takes_is_the_calls_time() -> None:
     """The executor gets what is left of the seconds."""
 
     async def dawdle(call: PublishedCall, proceed: Proceed) -> Attempt:
-        await asyncio.sleep(2)
+        await pass_virtually(2)
         return await proceed(call)
 
     executor = StubExecutor()
