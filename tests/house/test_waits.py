@@ -74,13 +74,14 @@ def test_a_place_has_its_line_and_says_what_to_write() -> None:
 
 def test_fakes_may_sleep_and_virtual_time_is_free(tmp_path: Path) -> None:
     """Which is which says the folder; a fake's own waits are judged as all others."""
-    for folder in ("unit", "support", "virtual", "bed", "chaos", "pauses", "soak"):
-        (tmp_path / folder).mkdir()
+    fakes = ("support", "conformance/everything", "fundamentals/fleet/owls")
+    for folder in ("unit", "conformance", "fundamentals/fleet", *fakes, "virtual", "bed", "chaos", "pauses", "soak"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "each.py").write_text("time.sleep(1)\nqueue.get(timeout=5)\n")
 
     assert {path: [line for line, _ in places] for path, places in all_places(tmp_path).items()} == {
-        "support/each.py": [2],
-        "unit/each.py": [1, 2],
+        **{f"{folder}/each.py": [1, 2] for folder in ("conformance", "fundamentals/fleet", "unit")},
+        **{f"{folder}/each.py": [2] for folder in fakes},
     }
 
 

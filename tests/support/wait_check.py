@@ -20,8 +20,11 @@ VIRTUAL = ("bed", "simulation", "virtual")
 """Folders whose tests move the clock: a second there is none of ours. Nothing in them is judged."""
 PROOFS = ("chaos", "pauses", "soak")
 """Folders of programs that run for minutes, at the pace of their plans. Nothing in them is judged."""
-FAKES = ("support",)
-"""The folder of fakes and fixtures: a module that is slow, a poll. They may sleep; their limits are judged."""
+FAKES = ("support", "conformance/everything", "fundamentals/fleet/owls")
+"""Folders of fakes and fixtures: a module that is slow, a poll. They may sleep; their limits are judged.
+
+The conformance suite and the tutorial bring modules of their own: what they show are tools that take their time.
+"""
 
 SLEEPERS = frozenset(["asyncio", "time", "anyio"])
 """The modules whose `sleep` is meant."""
@@ -73,9 +76,8 @@ def all_places(tests: Path) -> dict[str, list[tuple[int, str]]]:
     found = dict[str, list[tuple[int, str]]]()
     for path in sorted(tests.rglob("*.py")):
         inside = path.relative_to(tests)
-        if inside.parts[0] not in {*VIRTUAL, *PROOFS} and (
-            places := places_in(path.read_text(), may_sleep=inside.parts[0] in FAKES)
-        ):
+        may_sleep = any(inside.is_relative_to(folder) for folder in FAKES)
+        if inside.parts[0] not in {*VIRTUAL, *PROOFS} and (places := places_in(path.read_text(), may_sleep=may_sleep)):
             found[inside.as_posix()] = places
     return found
 
