@@ -1,15 +1,14 @@
-"""`make lint` finds the tests that wait for a time instead of for a fact, and its list of those that are left only shrinks."""
+"""`make lint` finds the tests that wait for a time instead of for a fact."""
 
 from pathlib import Path
 
 import pytest
 
-from support.wait_check import LEFT, TESTS, all_places, faults, listed, lower, places_in
+from support.wait_check import all_places, places_in
 from support.waiting import PATIENCE_SECONDS
 
 SLEEPS = "a test sleeps"
 WAITS = "use PATIENCE_SECONDS"
-TWO = [(3, "get waits 5 s"), (7, "a test sleeps")]
 
 
 @pytest.mark.parametrize(
@@ -85,53 +84,6 @@ def test_fakes_may_sleep_and_virtual_time_is_free(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("found", "left", "said"),
-    [
-        ({}, {}, []),
-        ({"a.py": TWO}, {"a.py": 2}, []),
-        ({"a.py": TWO}, {}, ["tests/a.py:3: get waits 5 s", "tests/a.py:7: a test sleeps"]),
-        (
-            {"a.py": TWO},
-            {"a.py": 1},
-            [
-                "tests/a.py:3: get waits 5 s",
-                "tests/a.py:7: a test sleeps",
-                "tests/a.py has 2 such places, and may have 1: none may be added",
-            ],
-        ),
-        (
-            {"a.py": TWO},
-            {"a.py": 3},
-            ["waits_left.txt: tests/a.py has 2 such places, and 3 are listed: lower it to 2 (--lower)"],
-        ),
-        (
-            {},
-            {"a.py": 3},
-            ["waits_left.txt: tests/a.py has 0 such places, and 3 are listed: take its line out (--lower)"],
-        ),
-    ],
-    ids=["nothing", "as listed", "a new file", "one more", "one fewer", "none any more"],
-)
-def test_the_list_only_shrinks(found: dict[str, list[tuple[int, str]]], left: dict[str, int], said: list[str]) -> None:
-    """A file may have no more places than are listed, and a list that says more than there are is wrong as well."""
-    assert list(faults(found, left)) == said
-
-
-def test_lowering_adds_nothing(tmp_path: Path) -> None:
-    """It writes what there is now where that is less, and takes files out that have none."""
-    left = tmp_path / "left.txt"
-    left.write_text("1 a.py\n4 b.py\n2 c.py\n")
-
-    lower({"a.py": TWO, "b.py": TWO, "new.py": TWO}, left)
-
-    assert left.read_text() == "1 a.py\n2 b.py\n"
-
-
-def test_the_list_is_sorted_and_names_files() -> None:
-    """So two changes of it seldom meet in one line."""
-    lines = LEFT.read_text().splitlines()
-
-    assert [line.partition(" ")[2] for line in lines] == sorted(listed(LEFT))
-    assert [path for path in listed(LEFT) if not (TESTS / path).is_file()] == []
+def test_the_patience_is_twenty_seconds() -> None:
+    """A multiple of it is that of a known time."""
     assert PATIENCE_SECONDS == 20

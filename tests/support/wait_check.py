@@ -1,7 +1,6 @@
 """Finds tests that wait for a time instead of for a fact: sleeps, and limits of waits that are numbers of their own.
 
-`python -m support.wait_check` reports each place by its file and line. A file that `waits_left.txt` lists may have as many places as
-stand there, and no more; with fewer, its line must be lowered, which `--lower` does. The list only shrinks.
+`python -m support.wait_check` reports each place by its file and line.
 
 A limit is judged where it is a number, or is computed of numbers alone: `PATIENCE_SECONDS` of `support.waiting` is the one that tests
 use, or a multiple of it, and 0 does not wait. Not judged are names, whatever number they have, and Python in the text of a program
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-LEFT = Path(__file__).with_name("waits_left.txt")
 
 VIRTUAL = ("bed", "simulation", "virtual")
 """Folders whose tests move the clock: a second there is none of ours. Nothing in them is judged."""
@@ -82,31 +80,6 @@ def all_places(tests: Path) -> dict[str, list[tuple[int, str]]]:
     return found
 
 
-def listed(left: Path) -> dict[str, int]:
-    """Return how many places each file may still have, of lines such as `2 fleet/calls/test_calls.py`."""
-    lines = (line.partition(" ") for line in left.read_text().splitlines())
-    return {path: int(count) for count, _, path in lines}
-
-
-def faults(found: dict[str, list[tuple[int, str]]], left: dict[str, int]) -> Iterator[str]:
-    """Say where files have more places than the list lets them, and which lines of it are to be lowered."""
-    for path in sorted({*found, *left}):
-        places, allowed = found.get(path, []), left.get(path, 0)
-        if len(places) > allowed:
-            yield from (f"tests/{path}:{line}: {what}" for line, what in places)
-            if allowed:
-                yield f"tests/{path} has {len(places)} such places, and may have {allowed}: none may be added"
-        elif len(places) < allowed:
-            now = f"lower it to {len(places)}" if places else "take its line out"
-            yield f"{LEFT.name}: tests/{path} has {len(places)} such places, and {allowed} are listed: {now} (--lower)"
-
-
-def lower(found: dict[str, list[tuple[int, str]]], left: Path) -> None:
-    """Write the list with the counts that files have now, where those are lower."""
-    counts = {path: min(len(found.get(path, [])), count) for path, count in listed(left).items()}
-    left.write_text("".join(f"{count} {path}\n" for path, count in sorted(counts.items()) if count))
-
-
 def _faults(call: ast.Call, slept: set[str], *, may_sleep: bool) -> Iterator[str]:
     name, owner = _name(call.func), _owner(call.func)
     if name == "sleep" or (not owner and name in slept):
@@ -147,7 +120,5 @@ def _number(limit: ast.expr) -> float:
 
 
 if __name__ == "__main__":
-    everything = all_places(TESTS)
-    if sys.argv[1:] == ["--lower"]:
-        lower(everything, LEFT)
-    sys.exit("\n".join(faults(everything, listed(LEFT))) or None)
+    everything = all_places(TESTS).items()
+    sys.exit("\n".join(f"tests/{path}:{line}: {what}" for path, places in everything for line, what in places) or None)
