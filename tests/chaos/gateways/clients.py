@@ -252,11 +252,11 @@ class Client:
                     async for line in answer.aiter_lines():
                         name, _, value = line.partition(": ")
                         fields[name] = value
-                        if not line and fields.get("event") == "end":
-                            wanted.told.append(fields["data"])
-                            return "end"
-                        last = fields.get("id", last)
-                        fields = fields if line else {}
+                        if not line:  # the event is whole: one that is cut has not come, and its id does not count
+                            if fields.get("event") == "end":
+                                wanted.told.append(fields["data"])
+                                return "end"
+                            last, fields = fields.get("id", last), {}
         return last
 
     @contextlib.contextmanager
