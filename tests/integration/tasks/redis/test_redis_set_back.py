@@ -71,13 +71,13 @@ async def test_news_that_wait_come_as_soon_as_ever(stepped: tuple[str, WallClock
 
 
 async def deliver_all(wakes: WakeupOutbox, redis: Redis) -> None:
-    """Tell what is due, until nothing waits any more."""
+    """Deliver what is due, until nothing waits."""
 
     async def is_over() -> bool:
         await wakes.deliver_due(publish=never, seconds=5)
         return not await scores(redis, Keys().wakes_due)
 
-    await wait_until_answered(is_over, "all news are told")
+    await wait_until_answered(is_over, "all wakes are delivered")
 
 
 async def test_news_that_were_put_off_by_a_wrong_time_come_when_they_were_to(stepped: tuple[str, WallClock]) -> None:
