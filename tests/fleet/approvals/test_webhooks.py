@@ -220,7 +220,7 @@ async def test_a_killed_gateway_loses_no_decision(bank: Bank) -> None:
             await mortal.get("ada", f"/approvals/{call_id}")  # its connections have come about
             proxy.hold()
             sending = asyncio.create_task(sent(mortal, call_id))
-            await wait_until(lambda: proxy.holds(call_id), "it has told Redis of the request")
+            await wait_until(lambda: proxy.holds(call_id.encode()), "it has told Redis of the request")
             process.process.process.kill()
         proxy.release()
         with pytest.raises(httpx.HTTPError):

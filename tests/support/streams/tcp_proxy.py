@@ -50,10 +50,6 @@ class TcpProxy:
         for gate in (self._there, self._back):
             self.loop.call_soon_threadsafe(gate.open)
 
-    def holds(self, text: str) -> bool:
-        """Whether something with this text in it has come for the server, and waits here for `release`."""
-        return any(text.encode() in data for data in tuple(self._there.held))
-
     def reset(self) -> None:
         """Cut today's connections as a router does that has forgotten them."""
         self.loop.call_soon_threadsafe(self._reset)
