@@ -75,6 +75,11 @@ class FaultyRedis:
         finally:
             self.look.config_set("maxmemory", 0)
 
+    def refusals(self) -> int:
+        """Return how often it has refused something. Before Redis 7, what has no room in a script is an `ERR`."""
+        errors = self.look.info("errorstats")
+        return sum(int(errors.get(f"errorstat_{name}", {"count": 0})["count"]) for name in ("OOM", "ERR"))
+
     @contextmanager
     def evicting(self) -> Generator[None]:
         """It would delete keys if its memory were full."""

@@ -646,8 +646,7 @@ async def test_no_call_is_run_while_the_ledger_is_away(
 def is_without_answer(ledger: Ledger, faulty: FaultyRedis, fault: str) -> bool:
     """Whether what was asked was refused, and asked again; where nothing answers, whether that is known."""
     if fault == "full":
-        refused = faulty.look.info("errorstats").get("errorstat_OOM", {"count": 0})
-        return int(refused["count"]) > 1
+        return faulty.refusals() > 1
     return not ledger.connection.is_connected
 
 

@@ -264,10 +264,7 @@ async def test_a_full_redis_is_waited_for(
     monkeypatch.setattr(redis_connection, "_PATIENCE_SECONDS", 0.05)
     with faulty.full():
         task = asyncio.create_task(store(shaky_app, "call", 1))
-        await wait_until(
-            lambda: faulty.look.info("errorstats").get("errorstat_OOM", {"count": 0})["count"] > 2,
-            "it was refused, again and again",
-        )
+        await wait_until(lambda: faulty.refusals() > 2, "it was refused, again and again")
         assert not task.done()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await task

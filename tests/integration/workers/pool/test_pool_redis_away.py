@@ -66,17 +66,12 @@ def test_messages_are_acked_when_the_results_stand(fleet: FastFleet) -> None:
     with fleet.redis.full():
         fleet.let_go()
         fleet.wait_until_ended(CALLS + 1)
-        wait_until_sync(lambda: refused(fleet) > CALLS, "Redis has refused their results")
+        wait_until_sync(lambda: fleet.redis.refusals() > CALLS, "Redis has refused their results")
         assert {fleet.calls.status(call_id) for call_id in ids} == {"STARTED"}
         assert fleet.calls.unacked() == CALLS + 1
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
-
-
-def refused(fleet: FastFleet) -> int:
-    """How often Redis had no room for something."""
-    return int(fleet.redis.look.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
 
 
 def test_a_hard_limit_while_redis_is_frozen(fleet: FastFleet) -> None:
