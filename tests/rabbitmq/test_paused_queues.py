@@ -128,9 +128,8 @@ async def test_a_queue_that_is_paused_again_and_again_under_load_loses_no_call(
         callers = [asyncio.create_task(call_again_and_again(number)) for number in range(agents)]
         for number in range(ROUNDS):
             await fleet.queues.pause("owls", reason=f"round {number}")
-            if (
-                number % 3
-            ):  # else it is resumed before workers hear of it, and perhaps while calls are on their way back
+            # A third of the rounds end before workers hear of the pause, perhaps while calls are on their way back.
+            if number % 3:
                 waiting = agents if number % 3 == 1 else 1
                 await until(fleet, "paused", *range(waiting, 2 * agents))
             begun = len(owls.requests)

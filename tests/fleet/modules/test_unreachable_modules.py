@@ -19,9 +19,8 @@ from toolfleet_cli.local.redis_server import redis_server
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 CALLS_A_SECOND = 40
-KILLS = [
-    number * CALLS_A_SECOND for number in (11, 23, 35)
-]  # with which calls the module is killed: it is away for a second
+KILLS = [number * CALLS_A_SECOND for number in (11, 23, 35)]
+"""With these calls the module is killed. It is away for a second."""
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 
 
