@@ -10,8 +10,11 @@ from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from support.waiting import wait_until, wait_until_sync
 from toolfleet import ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
+from toolfleet_registry.contracts.names import PROGRAMS
+from toolfleet_tasks.queues import CONTROL, queue_of
 
 QUEUE = "tools.owls"
+QUEUES = [CONTROL, *map(queue_of, ("owls", "ravens", "larks", "nest", "desk", "nursery", "works", PROGRAMS))]
 
 
 @pytest.fixture(scope="session")
@@ -20,17 +23,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
         pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
     with rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+        kept = {queue for queue in server.kept() if not queue.endswith(".celery.pidbox")}
+    assert kept <= {*QUEUES}, "a test has a queue that `_empty` does not know"
 
 
 @pytest.fixture(autouse=True)
 def _empty(request: pytest.FixtureRequest) -> None:
-    """Each test begins with an empty queue: RabbitMQ keeps calls beyond their deadlines, and all fleets of this folder have the same one."""
+    """Each test begins with empty queues: RabbitMQ keeps calls beyond their deadlines, and all fleets of this folder have the same ones."""
     if "broker" not in request.fixturenames:
         return
     broker: RabbitMq = request.getfixturevalue("broker")
     if not {"worker", "gateway"} & set(request.fixturenames):
         wait_until_sync(lambda: not broker.consumers(QUEUE), "other tests' workers have ended")
-    broker.purge(QUEUE)
+    for queue in QUEUES:
+        broker.purge(queue)
 
 
 @pytest.fixture(scope="session")

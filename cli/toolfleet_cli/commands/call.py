@@ -183,9 +183,7 @@ async def result_of(
         async with progress(f"{asked.tool_name} waits to be sent"):
             handle = await fleet.submit(asked, caller, conversation=where, timeout=seconds, waits_for_turn=True)
     except asyncio.CancelledError:
-        note(
-            f"The call of {asked.tool_name} was not under way yet. It is cancelled, should it have been sent just now."
-        )
+        note(f"The call of {asked.tool_name} is cancelled. If it was sent just before, it may have been executed.")
         raise
     if handle.approval_expires_at is not None:  # for hours perhaps: it waits in the fleet, as one of `fleet.call` does
         return fleet_results.approval_required(handle.tool_name, handle.id, expires_at=handle.approval_expires_at)
