@@ -83,6 +83,9 @@ def _copied(node: Any, copies: dict[pytest.Item | pytest.Collector, Any]) -> Any
             for name in ("_instance", "_obj") if again.cls else ():  # an instance of the class for each run
                 again.__dict__.pop(name, None)
             again._initrequest()
+        for fixtures in node.session._fixturemanager._arg2node2fixturedefs.values():  # for `getfixturevalue`
+            if node in fixtures:
+                fixtures[again] = fixtures[node]
     return copies[node]
 
 
