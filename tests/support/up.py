@@ -65,16 +65,23 @@ class Up:
 
 
 @contextmanager
-def starting(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Generator[Up]:
+def starting(
+    folder: Path, env: Mapping[str, str] | None = None, *options: str, usual_port: int | None = None
+) -> Generator[Up]:
     """Run `toolfleet up` in `folder`; whatever happens, nothing is left of it.
 
     It keeps no large results: pages show what a reader has who installs what they name. With an empty variable, in `env`,
     it does what it does where their libraries are.
+
+    `usual_port`: that of its gateway, if it is free; other fleets of this machine come and go at the product's.
     """
     output = folder / "up.txt"
+    command = list(COMMAND)
+    if usual_port is not None:
+        command[-1] = f"from toolfleet_cli.local import fleet; fleet.DEFAULT_PORT = {usual_port}; {command[-1]}"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*COMMAND, "up", *options],
+            [*command, "up", *options],
             cwd=folder,
             env={**os.environ, "TOOLFLEET_ARTIFACT_STORE": NULL, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -89,9 +96,11 @@ def starting(folder: Path, env: Mapping[str, str] | None = None, *options: str) 
 
 
 @contextmanager
-def up(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Generator[Up]:
+def up(
+    folder: Path, env: Mapping[str, str] | None = None, *options: str, usual_port: int | None = None
+) -> Generator[Up]:
     """The same, from when it says that it is up."""
-    with starting(folder, env, *options) as fleet:
+    with starting(folder, env, *options, usual_port=usual_port) as fleet:
         wait_until_sync(
             lambda: "The fleet is up." in fleet.said() or fleet.process.poll() is not None,
             "it is up",

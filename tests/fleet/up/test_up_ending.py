@@ -25,8 +25,7 @@ from support.processes import is_gone
 from support.servers.plain_http import PLAIN
 from support.up import Up, publish, starting, up
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import held_port, redis_server
-from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.config.run_file import find_run_file
 
 
@@ -60,13 +59,13 @@ class Life:
     key: str
     url: str
     kept_url: str
+    taken_port: int
 
 
 @pytest.fixture(scope="module")
 def ended(naps: ModuleServer, env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Life:
-    folder = tmp_path_factory.mktemp("home")
-    # Not at the usual port, which any other fleet of this machine would take while there is none here.
-    with held_port(DEFAULT_PORT), up(folder, env) as fleet:
+    folder, taken = tmp_path_factory.mktemp("home"), port_of(naps)
+    with up(folder, env, usual_port=taken) as fleet:
         key, url, kept_url = key_of(fleet), url_of(fleet), (folder / ".toolfleet" / "gateway-url").read_text()
         with ThreadPoolExecutor(1) as threads, holding(naps, "nap") as release:
             nap = threads.submit(call, "owls.nap", "seconds:=0", cwd=folder)
@@ -77,7 +76,7 @@ def ended(naps: ModuleServer, env: dict[str, str], tmp_path_factory: pytest.Temp
         code = fleet.wait()
         wait_until_gone(folder)
         left = [find_run_file(folder), *(folder / ".toolfleet").glob("run.json"), url if answers_at(url) else None]
-        return Life(folder, fleet.said(), code, nap.result(), [*filter(None, left)], key, url, kept_url)
+        return Life(folder, fleet.said(), code, nap.result(), [*filter(None, left)], key, url, kept_url, taken)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +102,10 @@ def url_of(fleet: Up) -> str:
     url = fleet.run_file().gateway_url
     assert url is not None
     return url
+
+
+def port_of(module: ModuleServer) -> int:
+    return int(module.url.rpartition(":")[2])
 
 
 def answers(fleet: Up) -> bool:
@@ -190,7 +193,8 @@ def test_a_killed_one_leaves_nothing_behind(fleet: Up, naps: ModuleServer) -> No
 def test_a_fleet_has_a_gateway(ended: Life) -> None:
     """It takes the key that `up` prints; where the usual port is taken, another one, which `up` prints and a file keeps."""
     assert f"Gateway {ended.url}\n" in ended.said
-    assert f"Port {DEFAULT_PORT} is another program's: the gateway uses {ended.url.rpartition(':')[2]}." in ended.said
+    port = ended.url.rpartition(":")[2]
+    assert f"Port {ended.taken_port} is another program's: the gateway uses {port}." in ended.said
     assert ended.kept_url == f"{ended.url}\n"
     assert f"Key     {ended.key}\n" in ended.said
 
@@ -245,8 +249,8 @@ def test_a_gateway_that_is_killed_comes_back(another: Up) -> None:
 
 def test_a_port_that_somebody_has_is_not_taken(naps: ModuleServer, env: dict[str, str], tmp_path: Path) -> None:
     """Where the settings name one that is another program's, `up` says so, and starts no workers."""
-    taken = naps.url.rpartition(":")[2]
-    refused = run("up", cwd=tmp_path, env={**env, "TOOLFLEET_GATEWAY_PORT": taken})
+    taken = port_of(naps)
+    refused = run("up", cwd=tmp_path, env={**env, "TOOLFLEET_GATEWAY_PORT": str(taken)})
 
     assert refused.code == 2
     assert refused.err.endswith(f"Port {taken}, where the gateway is to be, is another program's.\n")
