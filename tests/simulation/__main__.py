@@ -12,13 +12,14 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from simulation.plan import SHARES, Life, Plan, Verdict
 from simulation.smaller import smallest
 
 _REDUCED = 3  # of all that went wrong
+_REDUCING_SECONDS = 180  # for each of these: what goes wrong may take long to end
 _ADDR_NO_RANDOMIZE = 0x0040000
 real_monotonic = time.monotonic
 
@@ -47,13 +48,25 @@ def main() -> None:
         f" held calls, in {real_monotonic() - began_at:.0f} s, {_processor_seconds():.0f} s of them on a processor; {dict(life)}; {dict(faults)}"
     )
     for plan, verdict in [] if options.whole else list(failed.values())[:_REDUCED]:
-        small, runs = smallest(plan, verdict, lambda smaller: next(played(iter([smaller]), 1))[1])
+        small, runs = smallest(plan, verdict, _player(real_monotonic() + _REDUCING_SECONDS))
         _say(f"seed {plan.seed} made smaller in {runs} runs: {small.calls} calls, {small.workers} workers")
         for fault in small.faults:
             _say(f"  {fault}")
         _say(f"  {small.command}")
     _say(f"violations with the seeds {sorted(wrong)}" if wrong else "no violation")
     sys.exit(bool(wrong))
+
+
+def _player(ends_at: float) -> Callable[[Plan], Verdict]:
+    """Return a function that plays a plan, and takes for good what has not gone wrong by then."""
+    from simulation.pool import played
+
+    def play(plan: Plan) -> Verdict:
+        left = ends_at - real_monotonic()
+        verdict = next(played(iter([plan]), 1, seconds=left))[1] if left > 0 else Verdict()
+        return verdict if real_monotonic() < ends_at else Verdict()
+
+    return play
 
 
 def _processor_seconds() -> float:
