@@ -62,3 +62,20 @@ async def test_a_call_waits_for_a_lone_host_that_starts_anew(bed: Bed, fleet: To
         result = await waiting
 
     assert (result.success, result.result) == (True, {"a": 2})
+
+
+async def test_a_module_that_is_added_again_is_called_at_once(bed: Bed, fleet: ToolFleet) -> None:
+    """A worker that still ends the calls of a removed module looks again before it refuses one."""
+    echo = ToolCall(tool_name="larks.echo", arguments={"a": 1})
+    larks = ModuleEntry(module="larks", url=await host(bed, "larks"))
+    async with ModuleChanges.of(Settings(redis_url=bed.redis.url)) as changes:
+        await changes.add(larks)
+        await until_listed(fleet, ADA, "larks")
+        await changes.remove("larks", drain_seconds=0)
+        await until_listed(fleet, ADA)
+        await asyncio.sleep(2)  # the worker consumes its queue, to end what comes
+        await changes.add(larks)
+        await until_listed(fleet, ADA, "larks")
+        result = await fleet.call(echo, ADA, waits_for_worker=True)
+
+    assert (result.success, result.result) == (True, {"a": 1}), result.error
