@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from redis.asyncio import Redis
@@ -18,7 +19,6 @@ from toolfleet import Caller, ToolCall, ToolFleet
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0.2})
-ONCE = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency_key="k")
 
 
 @pytest.fixture
@@ -87,13 +87,14 @@ async def test_of_a_thousand_calls_hardly_one_fails(bed: TestBed) -> None:
 
 async def test_one_intention_is_one_call(bed: TestBed, owls: ModuleServer, broker: RabbitMq) -> None:
     """A repeat joins the running call and later brings its result, also with RabbitMQ."""
+    once = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency_key=uuid4().hex)
     owls.forget()
     with bed.worker():
         async with ToolFleet(settings=bed.settings) as fleet, ToolFleet(settings=bed.settings) as elsewhere:
-            first = asyncio.create_task(fleet.call(ONCE, ADA))
+            first = asyncio.create_task(fleet.call(once, ADA))
             await wait_until(lambda: owls.running, "it runs")
-            results = [*await asyncio.gather(*(one.call(ONCE, ADA) for one in (fleet, elsewhere))), await first]
-            results.append(await elsewhere.call(ONCE, ADA))
+            results = [*await asyncio.gather(*(one.call(once, ADA) for one in (fleet, elsewhere))), await first]
+            results.append(await elsewhere.call(once, ADA))
 
     assert all(result.success for result in results)
     assert len({result.audit.call_id for result in results if result.audit}) == 1
