@@ -27,6 +27,7 @@ def said_by(module: str, *words: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.timeout(600)  # it plays them in processes of its own, as fast as the machine is
 def test_ten_seeds_leave_every_invariant_whole() -> None:
     assert played("--first 1 --runs 10 --calls 200 --faults 6 --processes 2").startswith("10 runs, ")
 
