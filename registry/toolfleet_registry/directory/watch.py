@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.5  # one small question: a module that was added is served wit
 _HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until it is asked
 _READ_SECONDS = 60.0  # after so long all of it is read, with any revision
 _PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
-_LOOK_SECONDS = 1.0  # that a call waits for a look: Redis answers at once or is away
+_REREAD_SECONDS = 1.0  # that a call waits for it: Redis answers at once or is away
 _REMOVED_KEPT_SECONDS = (
     86_400  # a removed module's queue is ended for so long: who has not heard of it may still publish
 )
@@ -127,9 +127,9 @@ class ModuleWatch:
         except TimeoutError:
             log.warning("modules_not_read", error=f"no answer within {_PATIENCE_SECONDS:g} s")
 
-    async def look(self) -> None:
+    async def reread(self) -> None:
         """Return when the directory has been read once more, or Redis has not answered for a second."""
-        await self._live.confirm(0, patience_seconds=_LOOK_SECONDS)
+        await self._live.confirm(0, patience_seconds=_REREAD_SECONDS)
 
     async def keep(self) -> None:
         """Look again and again, until cancelled."""

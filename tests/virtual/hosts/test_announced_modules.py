@@ -65,7 +65,7 @@ async def test_a_call_waits_for_a_lone_host_that_starts_anew(bed: Bed, fleet: To
 
 
 async def test_a_module_that_is_added_again_is_called_at_once(bed: Bed, fleet: ToolFleet) -> None:
-    """A worker that still ends the calls of a removed module looks again before it refuses one."""
+    """A worker that still ends the calls of a removed module reads the directory again before it refuses one."""
     echo = ToolCall(tool_name="larks.echo", arguments={"a": 1})
     larks = ModuleEntry(module="larks", url=await host(bed, "larks"))
     async with ModuleChanges.of(Settings(redis_url=bed.redis.url)) as changes:

@@ -175,8 +175,8 @@ class HttpExecutor:
         self._caller_token = caller_token
         self._client = client
         self.statuses = HttpStatuses(client, self._book.status_of, max_reply_bytes, caller_token)
-        self.look: Callable[[], Awaitable[object]] | None = None
-        """Has the latest modules served. Called before a call of an unknown one is refused: it may have come a moment ago."""
+        self.reread: Callable[[], Awaitable[object]] | None = None
+        """Reads the directory of modules again. Called before a call of an unknown module is refused: it may have been added a moment ago."""
         self.serve(services, headers=headers)
 
     def serve(
@@ -214,8 +214,8 @@ class HttpExecutor:
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """Make one attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
         request, progress = self._prepare(call, seconds, lease), SendProgress()
-        if isinstance(request, Attempt) and request.result.error_code == "unknown_module" and self.look is not None:
-            await self.look()
+        if isinstance(request, Attempt) and request.result.error_code == "unknown_module" and self.reread is not None:
+            await self.reread()
             request = self._prepare(call, seconds, lease)
         replicas = self._replicas_of(call) if self._book.replicas else None
         if isinstance(request, Attempt):

@@ -186,7 +186,7 @@ class ServedModules:
         self._http = http
         self._tools = tools
         self._watch = ModuleWatch(settings, known, on_poll=self._follow, on_asked=self._probe)
-        http.look = self._watch.look
+        http.reread = self._watch.reread
         self._counts = ReplicaCounts(settings, http.counts)
         self._settings, self._lane = settings, settings.lane
         self._probing: set[asyncio.Task[None]] = set()
