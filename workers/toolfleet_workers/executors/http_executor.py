@@ -215,7 +215,10 @@ class HttpExecutor:
         """Make one attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
         request, progress = self._prepare(call, seconds, lease), SendProgress()
         if isinstance(request, Attempt) and request.result.error_code == "unknown_module" and self.reread is not None:
+            clock = asyncio.get_running_loop().time
+            began = clock()
             await self.reread()
+            seconds -= clock() - began
             request = self._prepare(call, seconds, lease)
         replicas = self._replicas_of(call) if self._book.replicas else None
         if isinstance(request, Attempt):
