@@ -1,6 +1,7 @@
 """`toolfleet call` that somebody interrupts says which call it was, and what became of it."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -31,14 +32,16 @@ def test_a_call_that_runs_is_named(
     ours, terminal = os.openpty()
     shown = b""
     with subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=terminal) as command:
+        os.close(terminal)
         while b"owls.nap_once is running" not in shown:  # the module may have the call before the command knows its id
             assert select([ours], [], [], PATIENCE_SECONDS)[0], shown
             shown += os.read(ours, 2**16)
         wait_until_sync(lambda: owls.call_ids("nap_once"), "the module has the call")
         command.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # its end
+            while select([ours], [], [], PATIENCE_SECONDS)[0] and (more := os.read(ours, 2**16)):
+                shown += more
         out, _ = command.communicate(timeout=3 * PATIENCE_SECONDS)
-    shown += os.read(ours, 2**16)
-    os.close(terminal)
     os.close(ours)
     (call_id,) = owls.call_ids("nap_once")
 
